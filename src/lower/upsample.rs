@@ -3,7 +3,7 @@
 //!
 //! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
 //! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
-//! [`UpsampleKernel::LEAST_WIDTH`] are left to [`naive`].
+//! [`UpsampleKernel::LEAST_WIDTH`] are left to [`exact`].
 //!
 //! A unit of work is a band of output rows of one channel of one image; with one thread, a band has
 //! all rows. A task's scratch holds the rows of X that a band sees, where X is of a 16-bit type,
@@ -18,8 +18,8 @@ use convoke_kernels::stream;
 use convoke_kernels::{Dest, Isa, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
+use super::exact;
 use super::layout::WeightLayout;
-use super::naive;
 use super::shares::TASKS_PER_THREAD;
 use super::sink::Finish;
 use crate::element::Element;
@@ -87,7 +87,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let (h, w) = last_axes(geometry)?;
     if w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH {
         // Such rows are not worth kernels, but packed weights have to serve every size.
-        return naive::offer(request);
+        return Ok(exact::offer(request));
     }
     let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
     let kernel = upsample_kernels::<T::Acc>(request.isa())

@@ -39,8 +39,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
                             + machine.work(Item::PlaneRows, rows as f64 / plan.unit_groups as f64)
                     }
                 };
-                let unit = copies
-                    + machine.work(Item::KernelCalls, if *lanes > 1 { 6.0 } else { 2.0 });
+                let unit = copies + machine.work(Item::KernelCalls, if *lanes > 1 { 6.0 } else { 2.0 });
                 unit * plan.parts as f64
             }
         };

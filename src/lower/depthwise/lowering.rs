@@ -59,7 +59,7 @@ impl<T: Element> Depthwise<T> {
     ) -> Self {
         let (mut planes, mut whole, mut slots) = (None, Vec::new(), Vec::new());
         if let Source::Planes { cut, .. } = plan.source {
-            let padded = PaddedPlanes::new(request.geometry, cut, true);
+            let padded = PaddedPlanes::new(request.geometry, cut);
             let unit = if plan.taps.along == Along::Rows { 1 } else { kernels.lanes() };
             if plan.taps.along == Along::Channels {
                 let slot = |place: usize| u32::try_from(place * unit).expect("the cut bounds the planes");
@@ -150,7 +150,8 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
             let x = &io.x[first..];
             match (&self.plan.source, &self.planes) {
                 (Source::X { table, .. }, _) => {
-                    let (x, step) = (self.widened(&x[..unit.groups.len() * group_len], converted), self.step(group_len));
+                    let (x, step) =
+                        (self.widened(&x[..unit.groups.len() * group_len], converted), self.step(group_len));
                     self.rows(&unit, io, sums, |rows| self.sum_x(table, x, step, rows));
                 }
                 (Source::Planes { .. }, Some((planes, taps))) if self.plan.taps.along == Along::Rows => {

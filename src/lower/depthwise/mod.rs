@@ -37,11 +37,11 @@ use self::taps::Along;
 use super::contract::{Answer, Build, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::sink::Finish;
+use crate::Geometry;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::planes as shared_planes;
 use crate::units::Count;
-use crate::Geometry;
 
 /// Input channels of a group, at most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;

@@ -4,13 +4,13 @@ use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::cost::DepthwiseCost;
 use super::taps::{Along, TapColumns};
-use crate::{Axis, Geometry};
 use crate::element::Element;
 use crate::lower::contract::Request;
 use crate::lower::engine::RowPanels;
 use crate::lower::planes::{PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Work};
+use crate::{Axis, Geometry};
 
 /// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at
 /// most, so that they stay in a cache: an absolute size until it is measured with other caches.
@@ -93,8 +93,7 @@ impl<A: Real> DepthwisePlan<A> {
         let units = geometry.batch * geometry.group.div_ceil(unit_groups) * parts;
         let tasks = units.min(TASKS_PER_THREAD * request.threads);
         let taps = draft.taps;
-        let mut plan =
-            Self { taps, tiles, source, parts, unit_groups, units, tasks, scratch, work: Work::default() };
+        let mut plan = Self { taps, tiles, source, parts, unit_groups, units, tasks, scratch, work: Work::default() };
         plan.work = DepthwiseCost { machine: request.machine, geometry, plan: &plan, lanes }.work()
             + request.machine.work(Item::Tasks, 1.0);
         Some(plan)
@@ -212,7 +211,6 @@ impl<T: Element> DepthwiseDraft<'_, T> {
             value_bytes: size_of::<T::Acc>(),
             threads: self.request.threads,
             per_thread: PER_THREAD[0],
-            is_aligned: true,
         };
         let outputs = if self.is_direct && self.lanes == 1 { 0 } else { self.outputs() };
         let (cut, sizes) = limits.cut(&geometry.axes, |columns| columns.saturating_mul(outputs))?;
@@ -253,13 +251,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
 
     /// What a task of units of `unit_groups` groups, and of parts of `positions` positions, needs; none
     /// if that is too large. Kernels read as much as a vector of `nr` elements behind the planes.
-    fn scratch(
-        &self,
-        source: &Source,
-        positions: usize,
-        unit_groups: usize,
-        nr: usize,
-    ) -> Option<DepthwiseScratch> {
+    fn scratch(&self, source: &Source, positions: usize, unit_groups: usize, nr: usize) -> Option<DepthwiseScratch> {
         let is_transposed = self.taps.along == Along::Channels;
         let sums = positions.checked_mul(self.outputs().max(unit_groups))?;
         let (planes, reads_x) = match source {

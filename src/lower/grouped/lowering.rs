@@ -131,7 +131,8 @@ impl<T: Element> Grouped<T> {
                 |run: &TileRun<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
                     let (first, vectors) = (first + run.first, run.vectors);
                     let offset = run.first * self.lanes;
-                    let input = FlatInput { taps: &self.taps, w, is_finite: true, x, ahead: Ahead::NONE, first, vectors };
+                    let input =
+                        FlatInput { taps: &self.taps, w, is_finite: true, x, ahead: Ahead::NONE, first, vectors };
                     run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
                 };
             let sink = self.finish.sink(io);

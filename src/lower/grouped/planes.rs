@@ -6,10 +6,10 @@ use core::ops::Range;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::{FlatTaps, Isa};
 
+use crate::Axis;
 use crate::element::Element;
 use crate::lower::planes::pick_rows;
 use crate::machine::{Item, Machine, Work};
-use crate::Axis;
 
 /// The planes of a channel: one for each phase of the strides that some tap reads. Without strides
 /// there is one, laid out as X is.
@@ -33,8 +33,7 @@ impl GroupedPlanes {
         let counts = [h.kernel.min(h.stride), w.kernel.min(w.stride)];
         let plane = h.input.div_ceil(h.stride).checked_mul(w.output)?;
         let pitch = plane.checked_mul(counts[0] * counts[1])?;
-        let mut phases: Vec<_> =
-            (0..counts[1]).map(|j| PhasePick { offset: phase(w, j), dst: j * plane }).collect();
+        let mut phases: Vec<_> = (0..counts[1]).map(|j| PhasePick { offset: phase(w, j), dst: j * plane }).collect();
         phases.sort_unstable_by_key(|phase| phase.offset);
         Some(Self { h: *h, w: *w, counts, phases, plane, pitch })
     }
