@@ -5,9 +5,9 @@
 //! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
 //! [`UpsampleKernel::LEAST_WIDTH`] are left to [`exact`].
 //!
-//! A unit of work is a band of output rows of one channel of one image; with one thread, a band has
-//! all rows. A task's scratch holds the rows of X that a band sees, where X is of a 16-bit type,
-//! and the band's sums, where kernels cannot store into Y.
+//! A unit of work is a chunk of output rows of one channel of one image; with one thread, a chunk has
+//! all rows. A task's scratch holds the rows of X that a chunk sees, where X is of a 16-bit type,
+//! and the chunk's sums, where kernels cannot store into Y.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -40,18 +40,18 @@ const STRIDE: usize = 2;
 /// two such numbers, which must not overflow.
 const MOST_PLACES: usize = UpsampleKernel::<f32>::MOST_PLACES;
 
-/// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache,
+/// Bytes of the sums of a chunk where kernels cannot store into Y: they stay in the L1 cache,
 /// beside X's rows.
-fn band_bytes(machine: &Machine) -> usize {
+fn chunk_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
 /// Bytes of a task's scratch, at most, so that long rows do not take memory without limit.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Output rows of a band, at least, where a channel is cut into bands: the first rows of a band
-/// read rows of X that the band before has read as well.
-const LEAST_BAND_ROWS: usize = 8;
+/// Output rows of a chunk, at least, where a channel is cut into chunks: the first rows of a chunk
+/// read rows of X that the chunk before has read as well.
+const LEAST_CHUNK_ROWS: usize = 8;
 
 /// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
 /// with 2 to 5 taps: as many along both axes, or along W alone.
@@ -95,11 +95,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         .find(serves)
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
-    let bands = UpsampleBands::new(request, (&h, &w), finish.is_direct(), most_bytes);
+    let chunks = UpsampleChunks::new(request, (&h, &w), finish.is_direct(), most_bytes);
 
     let mut scratch = Ledger::default();
-    let seen = if T::DIRECT { 0 } else { rows_seen(&h, bands.rows) * w.input };
-    let sums = if finish.is_direct() { 0 } else { bands.rows * w.output };
+    let seen = if T::DIRECT { 0 } else { rows_seen(&h, chunks.rows) * w.input };
+    let sums = if finish.is_direct() { 0 } else { chunks.rows * w.output };
     if (seen + sums) * size_of::<T::Acc>() > MOST_BYTES {
         return Err(alloc::format!("rows of X and of the output exceed {MOST_BYTES} bytes"));
     }
@@ -109,44 +109,44 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         details: alloc::format!(
             "{}, {} of {}, {} in all",
             kernel.name(),
-            Count(bands.count, "band"),
-            Count(bands.rows, "row"),
-            Count(bands.units(), "unit")
+            Count(chunks.count, "chunk"),
+            Count(chunks.rows, "row"),
+            Count(chunks.units(), "unit")
         ),
         layout: WeightLayout::AsGiven,
         packed_len: geometry.weight_len(),
-        tasks: bands.tasks,
+        tasks: chunks.tasks,
         scratch,
-        work: bands.work(request.machine, (&h, &w), kernel.lanes()),
+        work: chunks.work(request.machine, (&h, &w), kernel.lanes()),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (geometry, isa) = (geometry.clone(), request.isa());
-        Box::new(Upsample { geometry, isa, finish, kernel, h, w, bands, seen, sums })
+        Box::new(Upsample { geometry, isa, finish, kernel, h, w, chunks, seen, sums })
     });
     Ok(Offer { recipe, build })
 }
 
-/// How Y is cut: each channel of each image into bands of rows, and the bands into tasks.
+/// How Y is cut: each channel of each image into chunks of rows, and the chunks into tasks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct UpsampleBands {
+struct UpsampleChunks {
     /// Channels of all images.
     channels: usize,
-    /// Output rows of a band, and bands of a channel.
+    /// Output rows of a chunk, and chunks of a channel.
     rows: usize,
     count: usize,
     tasks: usize,
 }
 
-impl UpsampleBands {
+impl UpsampleChunks {
     /// A channel is cut where there are too few channels for the threads, and where sums that
     /// kernels cannot store into Y should stay in a cache; the sums take at most `most_bytes`.
     fn new<T: Element>(request: &Request<'_, T>, (h, w): (&Axis, &Axis), is_direct: bool, most_bytes: usize) -> Self {
         let channels = request.geometry.batch * request.geometry.group;
         let tasks = TASKS_PER_THREAD * request.threads;
-        let bands = if request.threads == 1 { 1 } else { tasks.div_ceil(channels) };
-        let mut rows = h.output.div_ceil(bands).max(LEAST_BAND_ROWS);
+        let chunks = if request.threads == 1 { 1 } else { tasks.div_ceil(channels) };
+        let mut rows = h.output.div_ceil(chunks).max(LEAST_CHUNK_ROWS);
         if !is_direct {
-            rows = rows.min(band_bytes(request.machine).min(most_bytes) / (w.output * size_of::<T::Acc>()));
+            rows = rows.min(chunk_bytes(request.machine).min(most_bytes) / (w.output * size_of::<T::Acc>()));
         }
         let rows = rows.clamp(1, h.output);
         let count = h.output.div_ceil(rows);
@@ -175,8 +175,8 @@ struct Upsample<T: Element> {
     kernel: &'static UpsampleKernel<T::Acc>,
     h: Axis,
     w: Axis,
-    bands: UpsampleBands,
-    /// The rows of X that a band sees, and its sums.
+    chunks: UpsampleChunks,
+    /// The rows of X that a chunk sees, and its sums.
     seen: Piece<T::Acc>,
     sums: Piece<T::Acc>,
 }
@@ -184,19 +184,19 @@ struct Upsample<T: Element> {
 impl<T: Element> Upsample<T> {
     /// The channel, counted over the images, and the output rows of a unit.
     fn unit(&self, unit: usize) -> (usize, Range<usize>) {
-        let UpsampleBands { rows, count, .. } = self.bands;
-        let (channel, band) = (unit / count, unit % count);
-        (channel, band * rows..((band + 1) * rows).min(self.h.output))
+        let UpsampleChunks { rows, count, .. } = self.chunks;
+        let (channel, chunk) = (unit / count, unit % count);
+        (channel, chunk * rows..((chunk + 1) * rows).min(self.h.output))
     }
 
     /// What a task computes: output rows of some channels of one image at a time. These are as many
-    /// whole channels as there are, or a band of one channel.
+    /// whole channels as there are, or a chunk of one channel. Of a 16-bit type they are those of one.
     fn parts(&self, task: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-        let mut units = share(self.bands.units(), self.bands.tasks, task);
+        let mut units = share(self.chunks.units(), self.chunks.tasks, task);
         core::iter::from_fn(move || {
             let (plane, rows) = self.unit(units.next()?);
             let mut planes = plane..plane + 1;
-            if self.bands.count == 1 {
+            if self.chunks.count == 1 && T::DIRECT {
                 planes.end = units.end.min((plane / self.geometry.group + 1) * self.geometry.group);
                 units.start = planes.end;
             }
@@ -223,27 +223,26 @@ impl<T: Element> Upsample<T> {
         };
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, rows.len() * w.output).times(planes.len(), out_spatial)];
-        if let Some(x) = T::as_acc(&io.x[planes.start * spatial..])
-            && let Some(()) = sink.direct(at, &io.bias[channels], stores, |mut y, epilogue| {
+        let (x, bias) = (&io.x[planes.start * spatial..], &io.bias[channels]);
+        let stored = T::as_acc(x).and_then(|x| {
+            sink.direct(at, bias, stores, |mut y, epilogue| {
                 self.kernel.run(&self.input(planes.len(), x, h.input, weights), &mut y, &output, &epilogue);
             })
-        {
+        });
+        if stored.is_some() {
             return;
         }
-        // X is of a 16-bit type. The rows that the band sees are converted: the kernel gets no others.
+        // X is of a 16-bit type, and there is one plane. The rows that the chunk sees are converted: the
+        // kernel gets no others.
         let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(top, h.input);
         output.row -= top * h.stride;
-        for (i, plane) in planes.enumerate() {
-            let x = &io.x[plane * spatial..][top * w.input..end * w.input];
-            let seen = &mut seen[..x.len()];
-            stream::widen(self.isa, x, seen);
-            let input = self.input(1, seen, end - top, &weights[i * taps..(i + 1) * taps]);
-            let sums = &mut sums[..rows.len() * w.output];
-            let epilogue = sink.staging(&io.bias[first + i..=first + i]);
-            self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &epilogue);
-            sink.staged_row(sums, at + i * out_spatial);
-        }
+        let (x, sums) = (&x[top * w.input..end * w.input], &mut sums[..rows.len() * w.output]);
+        let seen = &mut seen[..x.len()];
+        stream::widen(self.isa, x, seen);
+        let input = self.input(1, seen, end - top, weights);
+        self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &sink.staging(bias));
+        sink.staged_row(sums, at);
     }
 
     /// What a call reads: the first `height` rows of `planes` channels, from `x` on.
@@ -264,7 +263,7 @@ fn rows_seen(axis: &Axis, outputs: usize) -> usize {
 
 impl<T: Element> Split for Upsample<T> {
     fn tasks(&self) -> usize {
-        self.bands.tasks
+        self.chunks.tasks
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {

@@ -40,7 +40,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
                     }
                 };
                 let unit = copies + machine.work(Item::KernelCalls, if *lanes > 1 { 6.0 } else { 2.0 });
-                unit * plan.parts as f64
+                unit * plan.chunks as f64
             }
         };
         (sums + sources) * (geometry.batch * geometry.group.div_ceil(*lanes)) as f64

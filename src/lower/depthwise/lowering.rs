@@ -24,7 +24,7 @@ pub(super) struct Depthwise<T: Element> {
     pub(super) plan: DepthwisePlan<T::Acc>,
     /// The planes that kernels read, and where taps are in them; none where they read X.
     pub(super) planes: Option<(PaddedPlanes, TapTable)>,
-    /// The rows that are copied into planes, where a part is a whole channel.
+    /// The rows that are copied into planes, where a chunk is a whole channel.
     whole: Vec<RowPick>,
     /// Along channels: where the elements of a channel of X go.
     slots: Slots,
@@ -43,8 +43,8 @@ pub(super) struct DepthwisePieces<A> {
 pub(super) struct DepthwiseUnit {
     pub(super) image: usize,
     pub(super) groups: Range<usize>,
-    /// The part of an output channel, and its positions.
-    part: usize,
+    /// The chunk of an output channel, and its positions.
+    chunk: usize,
     pub(super) positions: Range<usize>,
 }
 
@@ -64,7 +64,7 @@ impl<T: Element> Depthwise<T> {
             if plan.taps.along == Along::Channels {
                 let slot = |place: usize| u32::try_from(place * unit).expect("the cut bounds the planes");
                 slots = padded.places(padded.channel_len).into_iter().map(slot).collect();
-            } else if plan.parts == 1 {
+            } else if plan.chunks == 1 {
                 whole = padded.rows(&padded.slab(0)).filter(|row| row.src.is_some()).collect();
             }
             let table = plan.taps.table(&padded, unit, plan.tiles[0].nr());
@@ -75,19 +75,19 @@ impl<T: Element> Depthwise<T> {
     }
 
     fn unit(&self, index: usize) -> DepthwiseUnit {
-        let DepthwisePlan { parts, unit_groups, ref source, .. } = self.plan;
-        let (rest, part) = (index / parts, index % parts);
+        let DepthwisePlan { chunks, unit_groups, ref source, .. } = self.plan;
+        let (rest, chunk) = (index / chunks, index % chunks);
         let blocks = self.geometry.group.div_ceil(unit_groups);
         let (image, first) = (rest / blocks, rest % blocks * unit_groups);
         let groups = first..(first + unit_groups).min(self.geometry.group);
         let positions = match &self.planes {
-            Some((planes, _)) => planes.positions(part),
+            Some((planes, _)) => planes.positions(chunk),
             None => {
-                let len = source.parts(&self.geometry).1;
-                part * len..((part + 1) * len).min(self.geometry.output_spatial())
+                let len = source.chunks(&self.geometry).1;
+                chunk * len..((chunk + 1) * len).min(self.geometry.output_spatial())
             }
         };
-        DepthwiseUnit { image, groups, part, positions }
+        DepthwiseUnit { image, groups, chunk, positions }
     }
 
     /// The units of a task.
@@ -157,7 +157,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
                 (Source::Planes { .. }, Some((planes, taps))) if self.plan.taps.along == Along::Rows => {
                     let step = self.plan.taps.channels * planes.channel_len;
                     let filled = &mut copy[..unit.groups.len() * step];
-                    planes.fill_within(self.isa, &planes.slab(unit.part), &self.whole, x, filled);
+                    planes.fill_within(self.isa, &planes.slab(unit.chunk), &self.whole, x, filled);
                     self.rows(&unit, io, sums, |rows| self.sum_planes((planes, taps), copy, self.step(step), rows));
                 }
                 (Source::Planes { .. }, Some((planes, taps))) => {

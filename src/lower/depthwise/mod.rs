@@ -6,7 +6,7 @@
 //! are "outer": their taps, and the channels of a group, are further planes. One axis alone is W,
 //! or H where vectors run along channels.
 //!
-//! A unit of work is a part of the output of a group, or of several groups where that is little.
+//! A unit of work is a chunk of the output of a group, or of several groups where that is little.
 //! Kernels read X itself where they can. Otherwise the input of a unit is copied into padded planes
 //! ([`planes`](super::planes)), so that every tap is a shifted view of whole vectors. Tiles of rows
 //! are summed from there, in one of two orientations:
@@ -32,7 +32,7 @@ use convoke_kernels::DepthwiseKernels;
 use convoke_kernels::catalogue::depthwise_kernels;
 
 use self::lowering::{Depthwise, DepthwisePieces};
-use self::plan::{DepthwisePlan, MOST_BYTES, Source};
+use self::plan::{DepthwisePlan, Source};
 use self::taps::Along;
 use super::contract::{Answer, Build, Offer, Recipe, Request};
 use super::layout::WeightLayout;
@@ -61,7 +61,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
     let plan = best_plan(request, kernels, finish.is_direct(), most_bytes)
-        .ok_or_else(|| shared_planes::too_large(&geometry.axes, MOST_BYTES))?;
+        .ok_or_else(|| shared_planes::too_large(&geometry.axes, shared_planes::MOST_BYTES))?;
 
     let mut scratch = Ledger::default();
     let pieces = DepthwisePieces {
@@ -87,8 +87,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         details: alloc::format!(
             "{kernel} {words} from {source}, {} at a time, {} of {}, {} in all",
             Count(plan.unit_groups, "group"),
-            Count(plan.parts, "part"),
-            Count(plan.source.parts(geometry).1, "position"),
+            Count(plan.chunks, "chunk"),
+            Count(plan.source.chunks(geometry).1, "position"),
             Count(plan.units, "unit")
         ),
         layout: WeightLayout::Depthwise { along },

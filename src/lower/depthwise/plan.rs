@@ -7,7 +7,7 @@ use super::taps::{Along, TapColumns};
 use crate::element::Element;
 use crate::lower::contract::Request;
 use crate::lower::engine::RowPanels;
-use crate::lower::planes::{PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
+use crate::lower::planes::{MOST_BYTES, PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Work};
 use crate::{Axis, Geometry};
@@ -15,10 +15,6 @@ use crate::{Axis, Geometry};
 /// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at
 /// most, so that they stay in a cache: an absolute size until it is measured with other caches.
 const UNIT_BYTES: usize = 64 << 10;
-
-/// Bytes of each piece of scratch of a task, at most, so that large kernels do not take memory
-/// without limit.
-pub(super) const MOST_BYTES: usize = 16 << 20;
 
 /// Rows of a tile where X and Y leave the L2 cache: higher tiles would read more streams than the
 /// hardware fetches ahead.
@@ -31,12 +27,12 @@ const LARGE_TAPS: usize = 9;
 /// than the sums gain.
 const SHORT_ROW_VECTORS: usize = 4;
 
-/// What kernels read, and the parts that the output of a channel is cut into.
+/// What kernels read, and the chunks that the output of a channel is cut into.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    /// X itself, or a converted copy of it. A part is `rows` rows of output.
+    /// X itself, or a converted copy of it. A chunk is `rows` rows of output.
     X { table: DirectTable, rows: usize },
-    /// Padded planes. A part is a slab.
+    /// Padded planes. A chunk is a slab.
     Planes { cut: SlabCut, sizes: PlaneSizes },
 }
 
@@ -47,7 +43,7 @@ pub(super) struct DepthwisePlan<A: Real> {
     pub(super) tiles: &'static [DepthwiseKernel<A>],
     pub(super) source: Source,
     /// Parts of an output channel.
-    pub(super) parts: usize,
+    pub(super) chunks: usize,
     /// Groups of a unit.
     pub(super) unit_groups: usize,
     pub(super) units: usize,
@@ -84,24 +80,24 @@ impl<A: Real> DepthwisePlan<A> {
         let lanes = if along == Along::Channels { kernels.lanes() } else { 1 };
         let draft = DepthwiseDraft { request, taps, lanes, is_direct, most_bytes: most_bytes.min(MOST_BYTES) };
         let (source, tiles) = match draft.read_x(tiles) {
-            Some((table, tiles)) => (Source::X { table, rows: draft.rows_of_part(tiles.len()) }, tiles),
+            Some((table, tiles)) => (Source::X { table, rows: draft.rows_of_chunk(tiles.len()) }, tiles),
             None => (draft.cut(request.machine.l2_bytes / 4)?, tiles),
         };
-        let (parts, positions) = source.parts(geometry);
-        let unit_groups = draft.unit_groups(&source, parts);
+        let (chunks, positions) = source.chunks(geometry);
+        let unit_groups = draft.unit_groups(&source, chunks);
         let scratch = draft.scratch(&source, positions, unit_groups, tiles.last()?.nr())?;
-        let units = geometry.batch * geometry.group.div_ceil(unit_groups) * parts;
+        let units = geometry.batch * geometry.group.div_ceil(unit_groups) * chunks;
         let tasks = units.min(TASKS_PER_THREAD * request.threads);
         let taps = draft.taps;
-        let mut plan = Self { taps, tiles, source, parts, unit_groups, units, tasks, scratch, work: Work::default() };
+        let mut plan = Self { taps, tiles, source, chunks, unit_groups, units, tasks, scratch, work: Work::default() };
         plan.work = DepthwiseCost { machine: request.machine, geometry, plan: &plan, lanes }.work()
             + request.machine.work(Item::Tasks, 1.0);
         Some(plan)
     }
 
-    /// The tiles of the largest part, below one another.
+    /// The tiles of the largest chunk, below one another.
     pub(super) fn panels(&self, geometry: &Geometry) -> RowPanels {
-        let (_, rows, width) = self.source.shape(geometry, &self.taps, self.source.parts(geometry).1);
+        let (_, rows, width) = self.source.shape(geometry, &self.taps, self.source.chunks(geometry).1);
         let rows = match self.source {
             Source::Planes { .. } if self.taps.is_one_row => width / self.tiles[0].nr(),
             _ => rows.div_ceil(self.taps.tile_step()),
@@ -122,8 +118,8 @@ fn tiles_of_rows<A: Real>(taps: &TapColumns, kernels: &DepthwiseKernels<A>) -> &
 }
 
 impl Source {
-    /// The parts of an output channel, and the positions of a part. The last one may have fewer.
-    pub(super) fn parts(&self, geometry: &Geometry) -> (usize, usize) {
+    /// The chunks of an output channel, and the positions of a chunk. The last one may have fewer.
+    pub(super) fn chunks(&self, geometry: &Geometry) -> (usize, usize) {
         match self {
             Self::X { rows, .. } => {
                 let width = geometry.axes.last().map_or(1, |w| w.output);
@@ -137,7 +133,7 @@ impl Source {
         }
     }
 
-    /// The blocks of rows that `positions` positions of a part are, the rows of a block, and their
+    /// The blocks of rows that `positions` positions of a chunk are, the rows of a block, and their
     /// width.
     pub(super) fn shape(&self, geometry: &Geometry, taps: &TapColumns, positions: usize) -> (usize, usize, usize) {
         let is_cut_within_rows = match self {
@@ -189,36 +185,34 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         })
     }
 
-    /// Rows of a part where kernels read X. Nothing is copied, so that parts are of no use but to be
+    /// Rows of a chunk where kernels read X. Nothing is copied, so that chunks are of no use but to be
     /// shared out: a channel is cut where channels are too few for equal shares.
-    fn rows_of_part(&self, tile: usize) -> usize {
+    fn rows_of_chunk(&self, tile: usize) -> usize {
         let (geometry, threads, rows) = (self.request.geometry, self.request.threads, self.taps.h.output);
         let channels = geometry.batch * geometry.group;
         if threads == 1 || channels >= TASKS_PER_THREAD * threads || channels.is_multiple_of(threads) {
             return rows;
         }
-        let parts = (2 * threads).div_ceil(channels);
-        rows.div_ceil(parts).next_multiple_of(tile).min(rows)
+        let chunks = (2 * threads).div_ceil(channels);
+        rows.div_ceil(chunks).next_multiple_of(tile).min(rows)
     }
 
     /// The largest slabs whose planes take at most `bytes`; none if they are too large.
     fn cut(&self, bytes: usize) -> Option<Source> {
         let geometry = self.request.geometry;
+        // Along channels, the elements of whole channels have their places in planes.
+        let threads = if self.lanes > 1 { 1 } else { self.request.threads };
         let limits = SlabLimits {
             images: geometry.batch * geometry.group.div_ceil(self.lanes),
             block: (self.taps.channels * self.lanes).max(1),
             budget_bytes: bytes.min(self.most_bytes),
             value_bytes: size_of::<T::Acc>(),
-            threads: self.request.threads,
+            threads,
             per_thread: PER_THREAD[0],
         };
         let outputs = if self.is_direct && self.lanes == 1 { 0 } else { self.outputs() };
         let (cut, sizes) = limits.cut(&geometry.axes, |columns| columns.saturating_mul(outputs))?;
-        // Along channels, the elements of whole channels have their places in planes.
-        if self.lanes > 1 && sizes.slabs > 1 {
-            return None;
-        }
-        Some(Source::Planes { cut, sizes })
+        (self.lanes == 1 || sizes.slabs == 1).then_some(Source::Planes { cut, sizes })
     }
 
     /// Output channels whose sums are kept at a time.
@@ -227,13 +221,13 @@ impl<T: Element> DepthwiseDraft<'_, T> {
     }
 
     /// Groups of a unit.
-    fn unit_groups(&self, source: &Source, parts: usize) -> usize {
+    fn unit_groups(&self, source: &Source, chunks: usize) -> usize {
         let (geometry, threads) = (self.request.geometry, self.request.threads);
         if self.taps.along == Along::Channels {
             return self.lanes;
         }
         // Output channels of several groups have to follow one another.
-        if geometry.out_channels_per_group() > 1 || parts > 1 {
+        if geometry.out_channels_per_group() > 1 || chunks > 1 {
             return 1;
         }
         let group_len = match source {
@@ -249,7 +243,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         fitting.unwrap_or(usize::MAX).min(share).clamp(1, geometry.group)
     }
 
-    /// What a task of units of `unit_groups` groups, and of parts of `positions` positions, needs; none
+    /// What a task of units of `unit_groups` groups, and of chunks of `positions` positions, needs; none
     /// if that is too large. Kernels read as much as a vector of `nr` elements behind the planes.
     fn scratch(&self, source: &Source, positions: usize, unit_groups: usize, nr: usize) -> Option<DepthwiseScratch> {
         let is_transposed = self.taps.along == Along::Channels;
@@ -271,6 +265,6 @@ impl<T: Element> DepthwiseDraft<'_, T> {
             },
         };
         let most = scratch.converted.max(scratch.planes).max(scratch.sums).checked_mul(size_of::<T::Acc>())?;
-        (most <= 2 * MOST_BYTES).then_some(scratch)
+        (most <= MOST_BYTES).then_some(scratch)
     }
 }

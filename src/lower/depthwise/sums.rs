@@ -18,7 +18,7 @@ use crate::lower::sink::no_epilogue;
 /// Lanes of a vector, at most: those of AVX-512 with `f32`, and room for twice as many.
 const MOST_LANES: usize = 32;
 
-/// The sums of some output channels of a part: their weights, and where they are stored.
+/// The sums of some output channels of a chunk: their weights, and where they are stored.
 pub(super) struct Sums<'y, 'a, A> {
     positions: Range<usize>,
     planes: usize,

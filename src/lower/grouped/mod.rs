@@ -17,7 +17,6 @@ mod planes;
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use convoke_kernels::FlatTaps;
 use convoke_kernels::catalogue::grouped_kernels;
@@ -107,7 +106,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let planes = GroupedPlanes::new(&h, &w).ok_or_else(too_large)?;
     let taps = planes.taps(inputs, lanes).ok_or_else(too_large)?;
     let tiles = GroupedTiles { machine, kernels, steps: taps.steps() as f64 };
-    let heights = heights(request, &tiles, geometry.output_spatial().div_ceil(lanes))?;
+    let heights = tiles
+        .heights(geometry.out_channels_per_group())
+        .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group"))?;
     let finish = Finish::new(request);
     let is_copied = !T::DIRECT || planes.is_strided();
     let blocks = GroupedBlocks::new(request, lanes, &heights, inputs * planes.pitch, finish.is_direct());
@@ -151,23 +152,6 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         })
     });
     Ok(Offer { recipe, build })
-}
-
-/// The heights of a group's panels of output channels: those of weights that are packed already, if
-/// the kernels can have them, or the cheapest for `vectors` vectors of positions.
-fn heights<T: Element>(
-    request: &Request<'_, T>,
-    tiles: &GroupedTiles<'_, T::Acc>,
-    vectors: usize,
-) -> Result<Vec<usize>, String> {
-    let outputs = request.geometry.out_channels_per_group();
-    match request.layout {
-        Some(WeightLayout::Grouped { heights }) if tiles.can_have(heights, outputs) => Ok(heights.clone()),
-        Some(other) => Err(other.mismatch()),
-        None => tiles
-            .heights(outputs, vectors)
-            .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group")),
-    }
 }
 
 /// How much longer the sums of a group, of `vectors` vectors of positions, take than their tiles

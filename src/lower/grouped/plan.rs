@@ -1,7 +1,6 @@
 //! How the work is cut: panels of output channels, tiles that cover the positions, blocks and
 //! units.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -173,38 +172,17 @@ impl<A: Real> GroupedTiles<'_, A> {
         Some((runs, work))
     }
 
-    /// Whether [`heights`](Self::heights) can return these for `rows` output channels: there are
-    /// kernels of each height, the tallest panel is the first, and together they have all rows.
-    pub(super) fn can_have(&self, heights: &[usize], rows: usize) -> bool {
-        let has_kernel = |height: &usize| self.kernels.iter().any(|kernel| kernel.mr() == *height);
-        // As few heights of kernels have a sum that cannot overflow.
-        heights.len() <= rows
-            && heights.iter().all(has_kernel)
-            && heights.is_sorted_by(|tall, low| tall >= low)
-            && heights.iter().sum::<usize>() == rows
-    }
-
-    /// The heights of the cheapest panels of `rows` output channels, the tallest first; none if no
-    /// heights add up to that.
-    pub(super) fn heights(&self, rows: usize, vectors: usize) -> Option<Vec<usize>> {
-        let mut choices: Vec<(usize, f64)> = Vec::new();
-        for kernel in self.kernels {
-            if choices.iter().all(|(height, _)| *height != kernel.mr()) {
-                choices.push((kernel.mr(), self.cover(kernel.mr(), vectors)?.1.cycles()));
-            }
-        }
-        // For each number of rows, the least cost, and the height that is taken last.
-        let mut least: Vec<Option<(f64, usize)>> = vec![Some((0.0, 0))];
-        for n in 1..=rows {
-            let with = |&(height, cost): &(usize, f64)| Some((least[n.checked_sub(height)?]?.0 + cost, height));
-            least.push(choices.iter().filter_map(with).min_by(|a, b| a.0.total_cmp(&b.0)));
-        }
-        let (mut heights, mut left) = (Vec::new(), rows);
-        while left > 0 {
-            heights.push(least[left]?.1);
-            left -= least[left]?.1;
-        }
-        heights.sort_unstable_by(|a, b| b.cmp(a));
-        Some(heights)
+    /// The heights of as few panels of `rows` output channels as there are kernels for, the tallest first:
+    /// they differ by at most one. None if there are no kernels.
+    pub(super) fn heights(&self, rows: usize) -> Option<Vec<usize>> {
+        let tallest = self.kernels.iter().map(GroupedKernel::mr).max()?;
+        let has_kernel = |height: usize| self.kernels.iter().any(|kernel| kernel.mr() == height);
+        let panels = |most| RowPanels::new(rows, most);
+        let heights = |panels: RowPanels| (0..panels.count()).map(move |p| panels.height(p));
+        (1..=tallest)
+            .rev()
+            .map(|most| heights(panels(most)))
+            .find(|heights| heights.clone().all(has_kernel))
+            .map(Iterator::collect)
     }
 }
