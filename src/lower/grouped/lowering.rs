@@ -1,11 +1,10 @@
 //! The configured lowering: packing, and what a task does.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, Isa};
 
-use super::plan::{GroupedBlocks, GroupedPanel, TileRun};
+use super::plan::{GroupedBlocks, GroupedTiles, TileRun};
 use super::planes::GroupedPlanes;
 use crate::Geometry;
 use crate::element::Element;
@@ -22,7 +21,7 @@ pub(super) struct Grouped<T: Element> {
     pub(super) planes: GroupedPlanes,
     pub(super) taps: FlatTaps,
     pub(super) lanes: usize,
-    pub(super) panels: Vec<GroupedPanel<T::Acc>>,
+    pub(super) tiles: GroupedTiles<T::Acc>,
     pub(super) blocks: GroupedBlocks,
     /// The scratch of a task: the planes of a group, and sums that kernels do not store into Y.
     pub(super) copy: Piece<T::Acc>,
@@ -49,22 +48,11 @@ impl<T: Element> Lowering<T> for Grouped<T> {
         let GroupedPlanes { h, w: along, .. } = &self.planes;
         let (channels, outputs, steps) =
             (self.geometry.in_channels_per_group(), self.geometry.out_channels_per_group(), self.taps.steps());
-        let mut packed = packed.iter_mut();
-        for group in 0..self.geometry.group {
-            let mut row = group * outputs;
-            for panel in &self.panels {
-                for kx in 0..along.kernel {
-                    for c in 0..channels {
-                        for ky in 0..h.kernel {
-                            let tap = (c * h.kernel + ky) * along.kernel + kx;
-                            for (i, packed) in packed.by_ref().take(panel.height).enumerate() {
-                                *packed = w[(row + i) * steps + tap].to_acc();
-                            }
-                        }
-                    }
-                }
-                row += panel.height;
-            }
+        for (group, packed) in packed.chunks_exact_mut((outputs * steps).max(1)).enumerate() {
+            self.tiles.panels.pack(steps, packed, |row, k| {
+                let (kx, c, ky) = (k / h.kernel / channels, k / h.kernel % channels, k % h.kernel);
+                w[(group * outputs + row) * steps + (c * h.kernel + ky) * along.kernel + kx].to_acc()
+            });
         }
     }
 
@@ -118,35 +106,33 @@ impl<T: Element> Grouped<T> {
     fn block(&self, block: usize, source: &GroupSource<'_, T::Acc>, io: &Io<'_, T>, sums: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let spatial = geometry.output_spatial();
-        let first = block * self.blocks.vectors;
-        let (from, to) = (first * self.lanes, ((first + self.blocks.vectors) * self.lanes).min(spatial));
+        let (first, vectors) = self.blocks.block(block);
+        let (from, to) = (first * self.lanes, ((first + vectors) * self.lanes).min(spatial));
         let &GroupSource { image, group, x } = source;
-        let mut row = group * geometry.out_channels_per_group();
-        for panel in &self.panels {
-            let runs = &panel.runs[usize::from(block + 1 == self.blocks.count)];
-            let w = &io.weights[row * self.taps.steps()..(row + panel.height) * self.taps.steps()];
-            let bias = &io.bias[row..row + panel.height];
+        let (panels, steps) = (&self.tiles.panels, self.taps.steps());
+        for panel in 0..panels.count() {
+            let (row, height) = (group * geometry.out_channels_per_group() + panels.start(panel), panels.height(panel));
+            let w = &io.weights[row * steps..(row + height) * steps];
+            let bias = &io.bias[row..row + height];
             let at = (image * geometry.out_channels + row) * spatial + from;
-            let call =
-                |run: &TileRun<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
-                    let (first, vectors) = (first + run.first, run.vectors);
-                    let offset = run.first * self.lanes;
-                    let input =
-                        FlatInput { taps: &self.taps, w, is_finite: true, x, ahead: Ahead::NONE, first, vectors };
-                    run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
-                };
+            let call = |run: TileRun<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
+                let offset = run.first * self.lanes;
+                let (first, vectors) = (first + run.first, run.vectors);
+                let input = FlatInput { taps: &self.taps, w, is_finite: true, x, ahead: Ahead::NONE, first, vectors };
+                run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
+            };
+            let runs = || self.tiles.cover(height, vectors);
             let sink = self.finish.sink(io);
-            let stores = [Stores::row(at, to - from).times(panel.height, spatial)];
+            let stores = [Stores::row(at, to - from).times(height, spatial)];
             let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
-                runs.iter().for_each(|run| call(run, &mut y, spatial, &epilogue));
+                runs().for_each(|run| call(run, &mut y, spatial, &epilogue));
             });
             if stored.is_none() {
                 let epilogue = sink.staging(bias);
                 let mut y = Dest::from_slice(sums);
-                runs.iter().for_each(|run| call(run, &mut y, to - from, &epilogue));
-                sink.staged_rows(&mut sums[..panel.height * (to - from)], to - from, (at, spatial));
+                runs().for_each(|run| call(run, &mut y, to - from, &epilogue));
+                sink.staged_rows(&mut sums[..height * (to - from)], to - from, (at, spatial));
             }
-            row += panel.height;
         }
     }
 }

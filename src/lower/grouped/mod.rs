@@ -17,12 +17,13 @@ mod planes;
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use convoke_kernels::FlatTaps;
 use convoke_kernels::catalogue::grouped_kernels;
 
 use self::lowering::Grouped;
-use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
+use self::plan::{GroupedBlocks, GroupedTiles};
 use self::planes::GroupedPlanes;
 use super::contract::{Answer, Build, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
@@ -105,26 +106,25 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let too_large = || String::from("X is too large");
     let planes = GroupedPlanes::new(&h, &w).ok_or_else(too_large)?;
     let taps = planes.taps(inputs, lanes).ok_or_else(too_large)?;
-    let tiles = GroupedTiles { machine, kernels, steps: taps.steps() as f64 };
-    let heights = tiles
-        .heights(geometry.out_channels_per_group())
+    let tiles = GroupedTiles::new(kernels, geometry.out_channels_per_group())
         .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group"))?;
     let finish = Finish::new(request);
     let is_copied = !T::DIRECT || planes.is_strided();
-    let blocks = GroupedBlocks::new(request, lanes, &heights, inputs * planes.pitch, finish.is_direct());
-    let panels =
-        GroupedPanels::new(&tiles, &heights, &blocks).ok_or_else(|| String::from("no kernels for this layout"))?;
+    let blocks = GroupedBlocks::new(request, lanes, tiles.panels, inputs * planes.pitch, finish.is_direct());
 
     let mut scratch = Ledger::default();
     let copy = scratch.book::<T::Acc>("planes", if is_copied { inputs * planes.pitch } else { 0 });
-    let sums = if finish.is_direct() { 0 } else { panels.tallest().saturating_mul(blocks.vectors * lanes) };
+    let sums = if finish.is_direct() { 0 } else { tiles.panels.height(0).saturating_mul(blocks.vectors * lanes) };
     let sums = scratch.book::<T::Acc>("sums", sums);
     if copy.len().max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
         return Err(String::from("the planes are too large"));
     }
-    let kernel = panels.kernel(blocks.count == 1);
+    let kernel = tiles.kernel(blocks.vectors);
     let copies = if is_copied { planes.work(machine, inputs) } else { Work::default() };
-    let group_work = panels.work * sums_factor(request, &taps, blocks.all_vectors()) + copies;
+    // Near the border of a plane, loads have masks.
+    let border = 1.0 + machine.prices().grouped_border * taps.border() as f64 / blocks.all_vectors as f64;
+    let group_work = tiles.work(machine, taps.steps(), &blocks) * border + copies;
+    let heights: Vec<_> = (0..tiles.panels.count()).map(|panel| tiles.panels.height(panel)).collect();
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
@@ -145,17 +145,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             planes,
             taps,
             lanes,
-            panels: panels.panels,
+            tiles,
             blocks,
             copy,
             sums,
         })
     });
     Ok(Offer { recipe, build })
-}
-
-/// How much longer the sums of a group, of `vectors` vectors of positions, take than their tiles
-/// alone. Near the border of a plane, loads have masks.
-fn sums_factor<T: Element>(request: &Request<'_, T>, taps: &FlatTaps, vectors: usize) -> f64 {
-    1.0 + request.machine.prices().grouped_border * taps.border() as f64 / vectors as f64
 }
