@@ -622,7 +622,7 @@ pub(crate) fn pick_rows<T: Element>(
 
 /// As [`WeaveKernel::pick`], for elements of any type.
 #[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
-fn pick<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
+pub(crate) fn pick<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
     match (T::as_acc(x), weave_kernels::<T::Acc>(isa).first()) {
         (Some(x), Some(kernel)) => kernel.pick(x, picks, planes),
         // A vector is converted in about the time of one element. Of long strides, few elements are

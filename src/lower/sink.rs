@@ -68,6 +68,10 @@ impl<A: Real> Finish<A> {
         (!self.is_clamp()).then(|| activation_kernel(self.isa, self.activation))
     }
 
+    pub(crate) fn activation(&self) -> Activation<A> {
+        self.activation
+    }
+
     /// Takes the sums of one task of a run.
     pub(crate) fn sink<'a, 'b, T: Element<Acc = A>>(&self, io: &'a Io<'b, T>) -> Sink<'a, 'b, T> {
         Sink { finish: *self, io }

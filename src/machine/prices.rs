@@ -19,9 +19,6 @@ pub(crate) struct Prices {
     /// Cycles of a call of a micro-kernel in addition to its steps: arguments, checks of lengths,
     /// and the start of the pipeline.
     pub(crate) kernel_call_cycles: f64,
-    /// Cycles of a call for the products of one of Winograd's values, in addition to its steps.
-    /// These calls take longer than others.
-    pub(crate) gemm_call_cycles: f64,
     /// Cycles of a step of K in addition to its multiply-adds and loads: its counter and its
     /// jump.
     pub(crate) step_cycles: f64,
@@ -96,12 +93,9 @@ pub(crate) struct Prices {
     /// Cycles of one multiply-add of the naive loops, which use no vectors.
     pub(crate) naive_fma_cycles: f64,
 
-    /// Cycles of Winograd to copy a vector of padded elements into planes.
-    pub(crate) split_cycles: f64,
-    /// Cycles of Winograd to compute a vector of one of a tile's values from the planes.
-    pub(crate) input_cycles: f64,
-    /// Cycles of Winograd to transform a vector of one of a tile's values back.
-    pub(crate) output_cycles: f64,
+    /// Cycles of Winograd's transforms for a vector: of padded elements that are split into planes, of
+    /// one of a tile's values, or of pixels that are interleaved.
+    pub(crate) transform_cycles: f64,
     /// Factor on transforms back where the outputs of tiles do not fill a vector's row of pixels.
     pub(crate) ragged_output: f64,
     /// Factor on transforms of 8x8 values, which do not fit the registers.
@@ -111,8 +105,6 @@ pub(crate) struct Prices {
     pub(crate) transform_call_cycles: f64,
     /// Cycles of Winograd to pick one element of a stride's phase from a row.
     pub(crate) pick_cycles: f64,
-    /// Cycles of Winograd to interleave a vector of pixels that are phases of ConvTranspose.
-    pub(crate) phase_cycles: f64,
     /// Share of a task's time that threads wait for the last of them.
     pub(crate) idle_share: f64,
 
@@ -131,9 +123,9 @@ pub(crate) struct Prices {
     /// exceed it: they come from memory, and push other layers' weights out.
     pub(crate) far_weights: f64,
 
-    /// Factor on the sums of `depthwise` for groups of several channels: each output channel loads the
-    /// inputs of its group anew.
-    pub(crate) direct_channels: f64,
+    /// Factor on the sums of `depthwise` for groups of several channels. It is greater for AVX2, which
+    /// has few registers for weights and rows.
+    pub(crate) direct_groups: f64,
     /// Cycles of direct kernels to turn one position of a vector's worth of channels into a
     /// vector, or back.
     pub(crate) gather_cycles: f64,
@@ -147,7 +139,6 @@ pub(crate) struct Prices {
 const AVX512: Prices = Prices {
     task_cycles: 300.0,
     kernel_call_cycles: 40.0,
-    gemm_call_cycles: 60.0,
     step_cycles: 0.1,
     load_slots: 1.15,
     plane_cycles: 0.25,
@@ -175,14 +166,11 @@ const AVX512: Prices = Prices {
     col2im_fma_cycles: 0.544,
     col2im_element_cycles: 1.6,
     naive_fma_cycles: 16.0,
-    split_cycles: 4.0,
-    input_cycles: 4.0,
-    output_cycles: 3.9,
+    transform_cycles: 4.0,
     ragged_output: 1.4,
     wide_transform: 1.65,
     transform_call_cycles: 100.0,
     pick_cycles: 0.5,
-    phase_cycles: 4.0,
     idle_share: 0.1,
     fetch_ahead: 1.5,
     not_hidden: 0.17,
@@ -190,20 +178,14 @@ const AVX512: Prices = Prices {
     l3_share: 0.75,
     far_weights: 1.08,
     gather_cycles: 6.0,
-    direct_channels: 1.35,
+    direct_groups: 1.2,
     grouped_border: 0.3,
 };
 
 /// AVX2, measured on the same core. The prices that differ change which algorithm is picked for
 /// grouped layers, for kernels on one axis and for 1x1 kernels.
-const AVX2: Prices = Prices {
-    transposed_store_cycles: 4.5,
-    channel_tiles: 1.11,
-    split_cycles: 2.6,
-    input_cycles: 2.6,
-    output_cycles: 2.5,
-    ..AVX512
-};
+const AVX2: Prices =
+    Prices { transposed_store_cycles: 4.5, channel_tiles: 1.11, direct_groups: 1.5, transform_cycles: 2.6, ..AVX512 };
 
 /// NEON has AVX-512's prices, because there was no machine to measure on.
 const NEON: Prices = Prices { ..AVX512 };

@@ -314,7 +314,7 @@ impl<T: Scalar> Sizes<T> {
         let packing = layer(self.operator.clone(), x_shape.clone());
         let Some(plan) = combination.plan::<T>(&packing, |planner| planner) else { return false };
         // What channel-gemm packs for a ConvTranspose serves a single position of X alone.
-        if combination.algorithm == named("channel-gemm") && plan.geometry().op == Op::ConvTranspose {
+        if combination.algorithm == named("channel-gemm") && plan.geometry().op == convoke::Op::ConvTranspose {
             return false;
         }
         let packed = weights.pack(&plan);

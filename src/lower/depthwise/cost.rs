@@ -21,7 +21,8 @@ impl<A: Real> DepthwiseCost<'_, A> {
     pub(super) fn work(&self) -> Work {
         let Self { machine, geometry, plan, lanes } = self;
         let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
-        let factor = if inputs.max(outputs) > 1 { machine.prices().direct_channels } else { 1.0 };
+        let is_grouped = geometry.group > 1 && inputs.max(outputs) > 1;
+        let factor = if is_grouped { machine.prices().direct_groups } else { 1.0 };
         let sums = self.vector_work() * (self.vectors() * outputs as f64 * factor);
         let sources = match &plan.source {
             Source::X { .. } => machine.work(Item::StoredVectors, 1.0),
@@ -86,7 +87,10 @@ impl<A: Real> DepthwiseCost<'_, A> {
         }
         let kernel = &plan.tiles[plan.panels(self.geometry).height(0) - 1];
         let shares = match &plan.source {
-            Source::X { table, .. } => taps.w.stride == 1 && !table.goes_by_rows(taps.w.output, kernel),
+            Source::X { table, .. } => {
+                let is_alone = self.geometry.out_channels_per_group() == 1;
+                is_alone && taps.w.stride == 1 && !table.goes_by_rows(taps.w.output, kernel)
+            }
             Source::Planes { .. } => !taps.is_one_row,
         };
         rows * kernel.vectors(taps.w.output, if shares { plan.panels(self.geometry).count() } else { 1 })

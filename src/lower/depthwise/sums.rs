@@ -43,13 +43,21 @@ struct PlaneRows {
 
 impl<T: Element> Depthwise<T> {
     /// Calls `run` for each run of tiles of `rows` rows that have the same height: with their kernel,
-    /// the first row of the run, and the number of tiles. Rows of a tile are `step` rows apart.
-    fn tiles(&self, rows: usize, step: usize, mut run: impl FnMut(&DepthwiseKernel<T::Acc>, usize, usize)) {
+    /// the first row of the run, and the number of tiles. Rows of a tile are `step` rows apart. If
+    /// output channels share their input, they take a tile in turn, which stays in the L1 cache
+    /// meanwhile.
+    fn tiles(
+        &self,
+        (rows, step): (usize, usize),
+        shares_input: bool,
+        mut run: impl FnMut(&DepthwiseKernel<T::Acc>, usize, usize),
+    ) {
         for first in 0..step.min(rows) {
             let panels = RowPanels::new((rows - first).div_ceil(step), self.plan.tiles.len());
             for same in panels.runs(&(0..panels.count())).into_iter().filter(|same| !same.is_empty()) {
                 let kernel = &self.plan.tiles[panels.height(same.start) - 1];
-                run(kernel, first + panels.start(same.start) * step, same.len());
+                let tiles = if shares_input { 1 } else { same.len() };
+                same.step_by(tiles).for_each(|tile| run(kernel, first + panels.start(tile) * step, tiles));
             }
         }
     }
@@ -86,17 +94,11 @@ impl<T: Element> Depthwise<T> {
         let (h, width, planes) = (&self.plan.taps.h, self.plan.taps.w.output, *planes);
         let start = positions.start / width;
         let layout = DepthwiseOutput { width, row: width, plane: *y_plane };
-        self.tiles(positions.len() / width, 1, |kernel, row, tiles| {
-            // Output channels that share their input take a tile in turn, which stays in the L1 cache
-            // meanwhile.
-            let (runs, tiles) = if x_plane == 0 && planes > 1 { (tiles, 1) } else { (1, tiles) };
-            for run in 0..runs {
-                let row = row + run * kernel.mr();
-                let first = ((start + row) * h.stride) as isize - h.pad_begin as isize;
-                let w_plane = self.plan.taps.count();
-                let input = DirectInput { table, row: first, height: h.input, w, w_plane, x, x_plane, planes, tiles };
-                kernel.run_direct(&input, &mut y.from(row * width), &layout, &epilogue.from(row * width));
-            }
+        self.tiles((positions.len() / width, 1), x_plane == 0 && planes > 1, |kernel, row, tiles| {
+            let first = ((start + row) * h.stride) as isize - h.pad_begin as isize;
+            let w_plane = self.plan.taps.count();
+            let input = DirectInput { table, row: first, height: h.input, w, w_plane, x, x_plane, planes, tiles };
+            kernel.run_direct(&input, &mut y.from(row * width), &layout, &epilogue.from(row * width));
         });
     }
 
@@ -138,7 +140,7 @@ impl<T: Element> Depthwise<T> {
         let Sums { planes, w, y, y_plane, epilogue, .. } = sums;
         let step = if columns.is_one_row { 1 } else { columns.tile_step() };
         let layout = DepthwiseOutput { width, row: step * width, plane: *y_plane };
-        self.tiles(rows, step, |kernel, row, tiles| {
+        self.tiles((rows, step), x_plane == 0 && *planes > 1, |kernel, row, tiles| {
             let input = DepthwiseInput {
                 taps,
                 groups: 0..taps.groups(),

@@ -72,6 +72,8 @@ struct GroupSource<'a, A> {
     group: usize,
     /// The group's input channels, in planes or in X itself.
     x: &'a [A],
+    /// X from the next group on, to be prefetched; empty if it is of a 16-bit type.
+    next: &'a [A],
 }
 
 impl<T: Element> Grouped<T> {
@@ -85,7 +87,7 @@ impl<T: Element> Grouped<T> {
         let geometry = &self.geometry;
         let (image, group, blocks) = self.place(unit);
         let len = geometry.in_channels_per_group() * geometry.input_spatial();
-        let x = &io.x[(image * geometry.group + group) * len..][..len];
+        let (x, next) = io.x[(image * geometry.group + group) * len..].split_at(len);
         let x = match T::as_acc(x) {
             Some(x) if !self.planes.is_strided() => x,
             _ => {
@@ -96,7 +98,7 @@ impl<T: Element> Grouped<T> {
                 copy
             }
         };
-        let source = GroupSource { image, group, x };
+        let source = GroupSource { image, group, x, next: T::as_acc(next).unwrap_or(&[]) };
         for block in blocks {
             self.block(block, &source, io, sums);
         }
@@ -108,20 +110,27 @@ impl<T: Element> Grouped<T> {
         let spatial = geometry.output_spatial();
         let (first, vectors) = self.blocks.block(block);
         let (from, to) = (first * self.lanes, ((first + vectors) * self.lanes).min(spatial));
-        let &GroupSource { image, group, x } = source;
+        let &GroupSource { image, group, x, next } = source;
         let (panels, steps) = (&self.tiles.panels, self.taps.steps());
         for panel in 0..panels.count() {
             let (row, height) = (group * geometry.out_channels_per_group() + panels.start(panel), panels.height(panel));
             let w = &io.weights[row * steps..(row + height) * steps];
             let bias = &io.bias[row..row + height];
             let at = (image * geometry.out_channels + row) * spatial + from;
+            let runs = || self.tiles.cover(height, vectors);
+            // The first panel of a block prefetches the block's share of the next group, a part of it with
+            // each step.
+            let share = geometry.in_channels_per_group() * geometry.input_spatial() / self.blocks.count;
+            let tiles: usize = runs().map(|run| run.vectors.div_ceil(run.kernel.nrv())).sum();
+            let next = if panel == 0 { next.get(block * share..).unwrap_or(&[]) } else { &[] };
             let call = |run: TileRun<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
                 let offset = run.first * self.lanes;
                 let (first, vectors) = (first + run.first, run.vectors);
-                let input = FlatInput { taps: &self.taps, w, is_finite: true, x, ahead: Ahead::NONE, first, vectors };
+                let next = next.get(share * run.first / self.blocks.vectors..);
+                let ahead = next.map_or(Ahead::NONE, |next| Ahead::rows(next, share.div_ceil((tiles * steps).max(1))));
+                let input = FlatInput { taps: &self.taps, w, is_finite: true, x, ahead, first, vectors };
                 run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
             };
-            let runs = || self.tiles.cover(height, vectors);
             let sink = self.finish.sink(io);
             let stores = [Stores::row(at, to - from).times(height, spatial)];
             let stored = sink.direct(at, bias, stores, |mut y, epilogue| {

@@ -142,7 +142,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             geometry: geometry.clone(),
             isa: request.isa(),
             finish,
-            planes,
+            planes: if is_copied { planes.listed() } else { planes },
             taps,
             lanes,
             tiles,

@@ -8,7 +8,7 @@ use convoke_kernels::{FlatTaps, Isa};
 
 use crate::Axis;
 use crate::element::Element;
-use crate::lower::planes::pick_rows;
+use crate::lower::planes::pick;
 use crate::machine::{Item, Machine, Work};
 
 /// The planes of a channel: one for each phase of the strides that some tap reads. Without strides
@@ -21,6 +21,8 @@ pub(super) struct GroupedPlanes {
     counts: [usize; 2],
     /// The phases along W, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
+    /// The rows that are copied: those of each phase along H in turn.
+    picks: Vec<RowPick>,
     /// Elements of a plane. Planes of neighbouring phases along W lie so far apart.
     plane: usize,
     /// Elements of all planes of a channel.
@@ -35,7 +37,20 @@ impl GroupedPlanes {
         let pitch = plane.checked_mul(counts[0] * counts[1])?;
         let mut phases: Vec<_> = (0..counts[1]).map(|j| PhasePick { offset: phase(w, j), dst: j * plane }).collect();
         phases.sort_unstable_by_key(|phase| phase.offset);
-        Some(Self { h: *h, w: *w, counts, phases, plane, pitch })
+        Some(Self { h: *h, w: *w, counts, phases, picks: Vec::new(), plane, pitch })
+    }
+
+    /// The same with a list of the rows that are copied.
+    pub(super) fn listed(mut self) -> Self {
+        let (h, rows) = (&self.h, self.rows());
+        let pick = |i: usize| {
+            let (phase_rows, row) = (i / rows, i % rows);
+            let position = phase(h, phase_rows) + row * h.stride;
+            let src = (position < h.input).then_some(position * self.w.input);
+            RowPick { src, dst: phase_rows * self.counts[1] * self.plane + row * self.w.output }
+        };
+        self.picks = (0..self.counts[0] * rows).map(pick).collect();
+        self
     }
 
     /// Rows of a plane.
@@ -64,13 +79,6 @@ impl GroupedPlanes {
     /// Copies the channels of a group into their planes, of which only the rows `rows` are needed.
     pub(super) fn fill<T: Element>(&self, isa: Isa, x: &[T], rows: Range<usize>, planes: &mut [T::Acc]) {
         let (h, w) = (&self.h, &self.w);
-        let rows = (0..self.counts[0]).flat_map(|i| {
-            rows.clone().map(move |row| {
-                let position = phase(h, i) + row * h.stride;
-                let src = (position < h.input).then_some(position * w.input);
-                RowPick { src, dst: i * self.counts[1] * self.plane + row * w.output }
-            })
-        });
         let picks = Picks {
             planes: planes.len() / self.pitch,
             src_pitch: h.input * w.input,
@@ -83,7 +91,9 @@ impl GroupedPlanes {
             len: w.output,
             ahead: 0,
         };
-        pick_rows(isa, x, &picks, rows, planes);
+        for phase in self.picks.chunks_exact(self.rows()) {
+            pick(isa, x, &Picks { rows: &phase[rows.clone()], ..picks }, planes);
+        }
     }
 }
 
