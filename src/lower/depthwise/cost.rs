@@ -87,12 +87,10 @@ impl<A: Real> DepthwiseCost<'_, A> {
         }
         let kernel = &plan.tiles[plan.panels(self.geometry).height(0) - 1];
         let shares = match &plan.source {
-            Source::X { table, .. } => {
-                let is_alone = self.geometry.out_channels_per_group() == 1;
-                is_alone && taps.w.stride == 1 && !table.goes_by_rows(taps.w.output, kernel)
-            }
+            Source::X { table, .. } => taps.w.stride == 1 && !table.goes_by_rows(taps.w.output, kernel),
             Source::Planes { .. } => !taps.is_one_row,
         };
+        let shares = shares && self.geometry.out_channels_per_group() == 1;
         rows * kernel.vectors(taps.w.output, if shares { plan.panels(self.geometry).count() } else { 1 })
     }
 }
