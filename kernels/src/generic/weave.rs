@@ -235,7 +235,9 @@ impl<const P: usize> PickRun<'_, P> {
                     if let Some(src) = src {
                         for s in 0..STRIDE {
                             let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
-                            V::prefetch(src.wrapping_add(ahead));
+                            if ahead > 0 {
+                                V::prefetch(src.wrapping_add(ahead));
+                            }
                             v[s] = V::load(src);
                         }
                         v = V::deinterleave(v);
@@ -270,7 +272,9 @@ impl<const P: usize> PickRun<'_, P> {
                     let src = src.wrapping_add(begin).wrapping_offset(self.position);
                     for s in 0..STRIDE {
                         let src = src.wrapping_add(s * V::LANES);
-                        V::prefetch(src.wrapping_add(ahead));
+                        if ahead > 0 {
+                            V::prefetch(src.wrapping_add(ahead));
+                        }
                         v[s] = V::load_mask(src, masks[s]);
                     }
                     v = V::deinterleave(v);
