@@ -6,9 +6,10 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::dest::Dest;
-use crate::isa::called;
-use crate::simd::LEAST_ROW;
-use crate::ukernel::{ChannelStore, Epilogue, name_and_isa};
+use crate::generic::depthwise::{goes_by_rows, has_halves, most_strided_taps};
+use crate::isa::Code;
+use crate::simd::{LEAST_ROW, Simd};
+use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, name_and_isa};
 use crate::{Isa, Real};
 
 /// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal
@@ -188,7 +189,7 @@ impl DirectTable {
             step as isize + position >= 0 && ((vectors - 1) * step) as isize + position <= self.width as isize
         };
         let is_inside = outputs < MOST_PLACES && (vectors <= 2 || self.columns.iter().all(inside));
-        is_inside && kernel.direct.is_some() && (self.stride == 1 || (kernel.strides)(self.taps))
+        is_inside && kernel.is_direct && (self.stride == 1 || self.taps >= 3 && self.taps <= kernel.most_strided_taps)
     }
 }
 
@@ -268,12 +269,7 @@ pub(crate) struct TileOutput<T> {
     pub(crate) y: *mut T,
     pub(crate) y_plane: usize,
     pub(crate) y_row: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
-    /// Whether the bounds of the clamp are infinite.
-    pub(crate) is_plain: bool,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
 /// Raw arguments of a copy or a split.
@@ -310,41 +306,79 @@ pub(crate) struct GatherArgs<T> {
     pub(crate) dst: *mut T,
 }
 
+/// Raw arguments of a scattering pass.
+///
+/// Memory: `src` is readable for `len` vectors. `store` is valid as [`ChannelStore`] states for `len`
+/// pixels and a vector of channels.
+pub(crate) struct ScatterArgs<T> {
+    pub(crate) src: *const T,
+    pub(crate) len: usize,
+    pub(crate) store: ChannelStore<T>,
+}
+
 /// Whether there are two tiles that can share the last vectors of their rows: in vectors of
 /// `lanes` elements, each fills at most half of one.
 pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool {
     tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
 }
 
-/// A kernel for tiles of some rows. A reference to one is the proof that it may be called.
-pub struct DepthwiseKernel<T: 'static> {
-    pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
-    pub(crate) mr: usize,
-    pub(crate) lanes: usize,
-    /// Elements of one weight: 1, or a whole vector.
-    pub(crate) weight: usize,
-    pub(crate) f: unsafe fn(&DepthwiseArgs<T>),
+/// The functions of a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct DepthwiseCode<T> {
+    tiles: unsafe fn(&DepthwiseArgs<T>),
     /// The same sums straight from X. Kernels with vectors along channels have none.
-    pub(crate) direct: Option<unsafe fn(&DirectArgs<T>)>,
+    direct: Option<unsafe fn(&DirectArgs<T>)>,
     /// Straight from X with stride 2, for three columns of three taps and any number of rows.
-    pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
-    /// Whether `direct` can sum three columns of three taps row by row.
-    pub(crate) by_rows: bool,
-    /// Whether two tiles share the last vectors of their rows, where each fills at most half of a
-    /// vector.
-    pub(crate) halves: bool,
-    /// Whether `direct` has stride 2 for columns of this many taps.
-    pub(crate) strides: fn(usize) -> bool,
+    threes: Option<unsafe fn(&DirectArgs<T>)>,
 }
 
-impl<T: 'static> DepthwiseKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        let called_directly: Option<unsafe fn(&DirectArgs<T>)> = Some(|_| called());
-        let direct = if self.direct.is_some() { called_directly } else { None };
-        let threes = if self.threes.is_some() { called_directly } else { None };
-        Self { f: |_| called(), direct, threes, ..*self }
+/// A kernel for tiles of some rows.
+pub struct DepthwiseKernel<T: 'static> {
+    name: &'static str,
+    mr: usize,
+    lanes: usize,
+    /// Elements of one weight: 1, or a whole vector.
+    weight: usize,
+    /// Whether the kernel reads X itself.
+    is_direct: bool,
+    /// Whether it can sum three columns of three taps straight from X row by row.
+    by_rows: bool,
+    /// Whether two tiles share the last vectors of their rows, where each fills at most half of a
+    /// vector.
+    halves: bool,
+    /// The longest column that it sums straight from X with stride 2; 0 if there is none.
+    most_strided_taps: usize,
+    code: Code<DepthwiseCode<T>>,
+}
+
+impl<T: Real> DepthwiseKernel<T> {
+    /// A kernel of `mr` rows with vectors `V` along channels.
+    pub(crate) const fn along_channels<V: Simd<Elem = T>>(
+        (name, isa): (&'static str, Isa),
+        mr: usize,
+        tiles: unsafe fn(&DepthwiseArgs<T>),
+    ) -> Self {
+        let code = Code::new(isa, DepthwiseCode { tiles, direct: None, threes: None });
+        let (weight, is_direct, by_rows, halves, most_strided_taps) = (V::LANES, false, false, false, 0);
+        Self { name, mr, lanes: V::LANES, weight, is_direct, by_rows, halves, most_strided_taps, code }
+    }
+
+    /// A kernel of `mr` rows with vectors `V` along rows.
+    pub(crate) const fn along_rows<V: Simd<Elem = T>>(
+        (name, isa): (&'static str, Isa),
+        mr: usize,
+        (tiles, direct, threes): (unsafe fn(&DepthwiseArgs<T>), unsafe fn(&DirectArgs<T>), unsafe fn(&DirectArgs<T>)),
+    ) -> Self {
+        let (by_rows, halves, most_strided_taps) =
+            (goes_by_rows::<V>(), has_halves::<V>(mr), most_strided_taps::<V>(mr));
+        let threes = if V::MASKS { Some(threes) } else { None };
+        let code = Code::new(isa, DepthwiseCode { tiles, direct: Some(direct), threes });
+        Self { name, mr, lanes: V::LANES, weight: 1, is_direct: true, by_rows, halves, most_strided_taps, code }
+    }
+
+    /// The same kernel for a stride of 1 alone.
+    pub(crate) const fn without_strides(self) -> Self {
+        Self { most_strided_taps: 0, ..self }
     }
 }
 
@@ -470,9 +504,8 @@ impl<T: Real> DepthwiseKernel<T> {
             output,
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks
-        // for: taps.max bounds each offset + k * step. Dest grants the writes. A kernel is only
-        // handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // for: taps.max bounds each offset + k * step. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().tiles)(&args) };
     }
 
     /// Computes the sums of [`run`](Self::run) straight from rows of X.
@@ -487,7 +520,8 @@ impl<T: Real> DepthwiseKernel<T> {
         output: &DepthwiseOutput,
         epilogue: &Epilogue<'_, T>,
     ) {
-        let f = self.direct.expect("a kernel along rows");
+        let DepthwiseCode { direct, threes, .. } = self.code.on_this_cpu();
+        let direct = direct.expect("a kernel along rows");
         let &DirectInput { table, row, height, w, w_plane, x, x_plane, planes, tiles } = input;
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
         let step = table.width;
@@ -525,9 +559,9 @@ impl<T: Real> DepthwiseKernel<T> {
             width: table.width,
             output,
         };
-        let f = self.threes.filter(|_| table.is_three()).unwrap_or(f);
+        let f = threes.filter(|_| table.is_three()).unwrap_or(direct);
         // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks
-        // for. Dest grants the writes. A kernel is only handed out where the CPU has its ISA.
+        // for. Dest grants the writes.
         unsafe { f(&args) };
     }
 
@@ -548,9 +582,6 @@ impl<T: Real> DepthwiseKernel<T> {
         // It also bounds the rows by the destination: a call with more of them would not end.
         assert!(is_apart(rows, row), "rows of the output begin at one element");
         let written = end(planes, plane, end(rows, row, width));
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= planes, "one bias a plane");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
         Some(TileOutput {
             planes,
             tiles,
@@ -559,11 +590,7 @@ impl<T: Real> DepthwiseKernel<T> {
             y: y.as_mut_ptr(),
             y_plane: plane,
             y_row: row,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-            is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
+            epilogue: epilogue.checked(y, written, planes),
         })
     }
 }
@@ -597,60 +624,27 @@ pub struct RowCopy {
     pub dst_row: usize,
 }
 
-/// The direct kernels of one ISA and type, and the passes before and after them. A reference is
-/// the proof that they may be called.
+/// The passes before and after the direct kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct DepthwisePasses<T> {
+    pub(crate) copy: unsafe fn(&CopyArgs<T>),
+    pub(crate) split: unsafe fn(&CopyArgs<T>),
+    pub(crate) gather: unsafe fn(&GatherArgs<T>),
+    pub(crate) scatter: unsafe fn(&ScatterArgs<T>),
+}
+
+/// The direct kernels of one ISA and type, and the passes before and after them.
 pub struct DepthwiseKernels<T: 'static> {
-    pub(crate) isa: Isa,
     pub(crate) lanes: usize,
     pub(crate) rows: &'static [DepthwiseKernel<T>],
     pub(crate) narrow: &'static [DepthwiseKernel<T>],
     pub(crate) channels: &'static [DepthwiseKernel<T>],
-    pub(crate) copy: unsafe fn(&CopyArgs<T>),
-    pub(crate) split: unsafe fn(&CopyArgs<T>),
-    pub(crate) gather: unsafe fn(&GatherArgs<T>),
-    pub(crate) scatter: unsafe fn(*const T, usize, &ChannelStore<T>),
-}
-
-impl<T: 'static> DepthwiseKernels<T> {
-    /// A description of these kernels: it has the same sizes, and a call of it panics. The lists
-    /// are [descriptions](DepthwiseKernel::description) too.
-    pub(crate) const fn description(
-        &self,
-        rows: &'static [DepthwiseKernel<T>],
-        narrow: &'static [DepthwiseKernel<T>],
-        channels: &'static [DepthwiseKernel<T>],
-    ) -> Self {
-        Self {
-            rows,
-            narrow,
-            channels,
-            copy: |_| called(),
-            split: |_| called(),
-            gather: |_| called(),
-            scatter: |_, _, _| called(),
-            ..*self
-        }
-    }
-}
-
-impl<T: Real> DepthwiseKernels<T> {
-    /// Whether both have kernels of the same names and sizes, for the same calls.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let sizes = |k: &DepthwiseKernel<T>| {
-            let has = (k.direct.is_some(), k.threes.is_some(), k.by_rows, k.halves);
-            let strides: [bool; MOST_TAPS + 1] = core::array::from_fn(k.strides);
-            (k.name, k.isa, k.mr, k.lanes, k.weight, has, strides)
-        };
-        let lists = |k: &Self| [k.rows, k.narrow, k.channels];
-        let mut pairs = lists(self).into_iter().zip(lists(other));
-        (self.isa, self.lanes) == (other.isa, other.lanes)
-            && pairs.all(|(a, b)| a.iter().map(sizes).eq(b.iter().map(sizes)))
-    }
+    pub(crate) code: Code<DepthwisePasses<T>>,
 }
 
 impl<T: Real> fmt::Debug for DepthwiseKernels<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DepthwiseKernels({})", self.isa)
+        write!(f, "DepthwiseKernels({})", self.code.isa())
     }
 }
 
@@ -689,9 +683,8 @@ impl<T: Real> DepthwiseKernels<T> {
         // No slice has as many elements as a width that cannot be rounded up.
         let len = copy.width.checked_next_multiple_of(self.lanes).unwrap_or(usize::MAX);
         if let Some(args) = self.copy_args(src, dst, copy, len, 0) {
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for. The CPU has the
-            // ISA, as the reference to these kernels shows.
-            unsafe { (self.copy)(&args) };
+            // SAFETY: copy_args() asserted the memory that CopyArgs asks for.
+            unsafe { (self.code.on_this_cpu().copy)(&args) };
         }
     }
 
@@ -708,8 +701,7 @@ impl<T: Real> DepthwiseKernels<T> {
             args.dst = dst[even..].as_mut_ptr();
             args.odd = odd as isize - even as isize;
             // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves.
-            // The CPU has the ISA, as the reference to these kernels shows.
-            unsafe { (self.split)(&args) };
+            unsafe { (self.code.on_this_cpu().split)(&args) };
         }
     }
 
@@ -756,9 +748,8 @@ impl<T: Real> DepthwiseKernels<T> {
         assert!(slots.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
         let (src, len, slots) = (src.as_ptr(), list.len(), list.as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
-        // SAFETY: the assertions cover the memory that GatherArgs asks for. The CPU has the ISA,
-        // as the reference to these kernels shows.
-        unsafe { (self.gather)(&args) };
+        // SAFETY: the assertions cover the memory that GatherArgs asks for.
+        unsafe { (self.code.on_this_cpu().gather)(&args) };
     }
 
     /// Scatters vectors of channels, one vector for each position, into rows of positions. The
@@ -773,21 +764,10 @@ impl<T: Real> DepthwiseKernels<T> {
         if len == 0 || channels == 0 {
             return;
         }
-        let written = end(channels, ldy, len);
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
-        let store = ChannelStore {
-            y: y.as_mut_ptr(),
-            ldy,
-            channels,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
-        // SAFETY: the assertions cover the memory that the pass asks for. Dest grants the writes.
-        // The CPU has the ISA, as the reference to these kernels shows.
-        unsafe { (self.scatter)(src.as_ptr(), len, &store) };
+        let epilogue = epilogue.checked(y, end(channels, ldy, len), channels);
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue };
+        // SAFETY: the assertions cover the memory that ScatterArgs asks for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().scatter)(&ScatterArgs { src: src.as_ptr(), len, store }) };
     }
 }
 

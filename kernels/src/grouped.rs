@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use crate::dest::Dest;
-use crate::isa::called;
+use crate::isa::Code;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Epilogue, name_and_isa, tile_sizes};
+use crate::ukernel::{Ahead, Epilogue, EpilogueArgs, tile_kernel};
 use crate::{Isa, Real, gcd};
 
 /// The most vectors of a tile along positions. The tables of masks have as many masks more than a
@@ -246,37 +246,15 @@ pub(crate) struct FlatArgs<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) len: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
-    /// Whether the bounds of the clamp are infinite.
-    pub(crate) is_plain: bool,
+    pub(crate) epilogue: EpilogueArgs<T>,
     /// Whether all weights are finite.
     pub(crate) is_finite: bool,
 }
 
-/// A kernel for tiles of some output channels by some vectors of positions. A reference to one is
-/// the proof that it may be called.
-pub struct GroupedKernel<T: 'static> {
-    name: &'static str,
-    isa: Isa,
-    mr: usize,
-    nrv: usize,
-    lanes: usize,
-    fmas: usize,
-    f: unsafe fn(&FlatArgs<T>),
-}
-
-impl<T: 'static> GroupedKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        Self { f: |_| called(), ..*self }
-    }
-}
-
-name_and_isa!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
-tile_sizes!(GroupedKernel, "MR: output channels of the tile.", "NR: positions of the tile.");
+tile_kernel!(
+    /// A kernel for tiles of some output channels by some vectors of positions.
+    GroupedKernel, FlatArgs, "MR: output channels of the tile.", "NR: positions of the tile."
+);
 
 /// What the tiles of a call read.
 #[derive(Debug)]
@@ -299,15 +277,6 @@ pub struct FlatInput<'a, T> {
 }
 
 impl<T: Real> GroupedKernel<T> {
-    pub(crate) const fn new<V: Simd<Elem = T>, const MR: usize, const NRV: usize>(
-        name: &'static str,
-        isa: Isa,
-        f: unsafe fn(&FlatArgs<T>),
-    ) -> Self {
-        const { assert!(NRV <= MOST_VECTORS && MR * NRV * V::LANES <= MOST_TILE) };
-        Self { name, isa, mr: MR, nrv: NRV, lanes: V::LANES, fmas: MR * NRV * V::REGISTERS, f }
-    }
-
     /// Computes MR rows of sums, adds bias and residual, clamps and stores them. Row i goes to
     /// `y[i * ldy..]`, beginning with vector `input.first`.
     ///
@@ -324,9 +293,8 @@ impl<T: Real> GroupedKernel<T> {
         assert!(w.len() >= taps.taps.len() * self.mr, "too few weights");
         assert!(x.len() >= taps.len, "the input is too short");
         let written = (self.mr - 1).saturating_mul(ldy).saturating_add(len);
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= self.mr, "one bias a channel");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
+        let epilogue = epilogue.checked(y, written, self.mr);
+        assert!(self.nrv <= MOST_VECTORS && self.mr * self.nr() <= MOST_TILE, "the tile is too large");
         let mut tile = [const { MaybeUninit::<T>::uninit() }; MOST_TILE];
         let (ahead, ahead_step) = ahead.or(w);
         let args = FlatArgs {
@@ -350,17 +318,12 @@ impl<T: Real> GroupedKernel<T> {
             y: y.as_mut_ptr(),
             ldy,
             len,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
+            epilogue,
             is_finite,
-            is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
         };
         // SAFETY: the assertions cover the memory that FlatArgs asks for. Each tap's plane lies
-        // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. The tile
-        // holds MOST_TILE elements, which is enough as new() asserts. Dest grants the writes. A
-        // kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. Dest grants
+        // the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }

@@ -2,9 +2,8 @@
 //! Winograd kernels, and streaming passes.
 //!
 //! This crate knows panels and tiles, but no tensors, no ONNX attributes, no threads and no
-//! global state. It holds nearly all of the project's `unsafe`. What it exports is safe to call:
-//! lengths are asserted at the call, and a kernel is only handed out where the CPU can run it
-//! ([`table`]).
+//! global state. It holds nearly all of the project's `unsafe`. What it exports is safe to call: a
+//! call asserts all lengths, and that the CPU has the kernel's instruction set.
 //!
 //! All kernels keep these contracts:
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;

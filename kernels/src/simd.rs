@@ -69,10 +69,12 @@ pub(crate) trait Simd: Copy {
 
     /// Prefetches the cache line at `p` into the L2 cache, or does nothing where the ISA has no
     /// such instruction. Any address is allowed: it never faults.
-    fn prefetch(p: *const Self::Elem);
+    #[inline(always)]
+    fn prefetch(_p: *const Self::Elem) {}
 
     /// Prefetches the cache line at `p` into the L1 cache, otherwise as
     /// [`prefetch`](Self::prefetch).
+    #[inline(always)]
     fn prefetch_near(p: *const Self::Elem) {
         Self::prefetch(p);
     }
@@ -95,10 +97,15 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the
     /// vector.
-    unsafe fn store_past_cache(self, p: *mut Self::Elem);
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut Self::Elem) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(p) }
+    }
 
     /// Makes stores past the caches visible before any later store.
-    fn fence();
+    #[inline(always)]
+    fn fence() {}
 
     /// Loads the elements from `p` for the bits that are set in `mask`; the other lanes are zero.
     ///
@@ -303,6 +310,7 @@ pub(crate) trait Simd: Copy {
 
     /// `p + step`, as a value that the compiler knows nothing about. Otherwise it would compute
     /// the addresses of all rows of a tile first, and keep them in memory.
+    #[inline(always)]
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
     }

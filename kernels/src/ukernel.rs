@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 
 use crate::activation::ActivationKernel;
 use crate::dest::Dest;
+use crate::isa::Code;
+use crate::simd::Simd;
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -371,7 +373,7 @@ pub struct Epilogue<'a, T> {
     pub hi: T,
 }
 
-impl<T: Copy> Epilogue<'_, T> {
+impl<T: Real> Epilogue<'_, T> {
     /// The same epilogue for a destination that begins `offset` elements later.
     ///
     /// # Panics
@@ -379,6 +381,50 @@ impl<T: Copy> Epilogue<'_, T> {
     #[must_use]
     pub fn from(&self, offset: usize) -> Epilogue<'_, T> {
         Epilogue { bias: self.bias, residual: self.residual.behind(offset), lo: self.lo, hi: self.hi }
+    }
+
+    /// The raw form, for a call that writes elements before `end` and needs `biases` biases.
+    ///
+    /// # Panics
+    /// If the destination, the bias or the residual is shorter.
+    #[inline]
+    pub(crate) fn checked(&self, y: &Dest<'_, T>, end: usize, biases: usize) -> EpilogueArgs<T> {
+        assert!(end <= y.len(), "the destination is too short");
+        assert!(self.bias.len() >= biases, "too few biases");
+        assert!(self.residual.reaches(end), "the residual is too short");
+        self.args()
+    }
+
+    #[inline]
+    fn args(&self) -> EpilogueArgs<T> {
+        EpilogueArgs { bias: self.bias.as_ptr(), residual: self.residual.as_ptr(), lo: self.lo, hi: self.hi }
+    }
+}
+
+/// An [`Epilogue`] in raw arguments, which state what of bias and residual is readable.
+#[derive(Clone, Copy)]
+pub(crate) struct EpilogueArgs<T> {
+    pub(crate) bias: *const T,
+    /// Null if there is none.
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+}
+
+impl<T: Real> EpilogueArgs<T> {
+    /// Whether nothing is clamped.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.lo == T::NEG_INFINITY && self.hi == T::INFINITY
+    }
+
+    /// The residual of a destination that begins `offset` elements later; null if there is none.
+    ///
+    /// # Safety
+    /// Memory: the residual, if there is one, has `offset` elements.
+    #[inline(always)]
+    pub(crate) unsafe fn residual_from(&self, offset: usize) -> *const T {
+        // SAFETY: the caller's promise.
+        if self.residual.is_null() { self.residual } else { unsafe { self.residual.add(offset) } }
     }
 }
 
@@ -419,26 +465,15 @@ pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) places: Places,
-    pub(crate) bias: *const T,
-    /// Null if there is none, and always for [pairs](Places::Pairs). For
-    /// [consecutive](Places::Consecutive) columns also with an ISA without
-    /// [spare pointers](Isa::has_spare_pointers).
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    /// There is no residual for [pairs](Places::Pairs), nor for [consecutive](Places::Consecutive)
+    /// columns with an ISA without [spare pointers](Isa::has_spare_pointers).
+    pub(crate) epilogue: EpilogueArgs<T>,
     /// What takes the sums from the tile to [consecutive](Places::Consecutive) columns, in place of
     /// the clamp.
     pub(crate) activation: Option<ActivationKernel<T>>,
 }
 
-impl<T: Copy> TileStore<T> {
-    #[inline]
-    fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
-        let Epilogue { bias, residual, lo, hi } = *epilogue;
-        let (y, bias, residual) = (y.as_mut_ptr(), bias.as_ptr(), residual.as_ptr());
-        Self { y, ldy, places, bias, residual, lo, hi, activation: None }
-    }
-
+impl<T: Real> TileStore<T> {
     /// The same destination for the rows from `row` on.
     ///
     /// # Safety
@@ -448,9 +483,9 @@ impl<T: Copy> TileStore<T> {
         // SAFETY: the bias, Y, and the residual unless it is null, reach at least to the last
         // row, and `row` is at most the number of rows.
         unsafe {
-            let at = row * self.ldy;
-            let residual = if self.residual.is_null() { self.residual } else { self.residual.add(at) };
-            Self { y: self.y.add(at), bias: self.bias.add(row), residual, ..*self }
+            let (at, epilogue) = (row * self.ldy, self.epilogue);
+            let (bias, residual) = (epilogue.bias.add(row), epilogue.residual_from(at));
+            Self { y: self.y.add(at), epilogue: EpilogueArgs { bias, residual, ..epilogue }, ..*self }
         }
     }
 }
@@ -504,10 +539,7 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) channels: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
 /// The getters of name and ISA that every kernel has; `$name` documents the name.
@@ -523,24 +555,47 @@ macro_rules! name_and_isa {
             /// The ISA that it needs.
             #[must_use]
             pub fn isa(&self) -> crate::Isa {
-                self.isa
+                self.code.isa()
             }
         }
 
         impl<T: crate::Real> core::fmt::Debug for $kernel<T> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                write!(f, "{} ({})", self.name, self.isa)
+                write!(f, "{} ({})", self.name, self.code.isa())
             }
         }
     };
 }
 pub(crate) use name_and_isa;
 
-/// The getters of a tile's sizes. NR is a whole number of vectors. `$rows` and `$vectors` say
-/// what MR and NR count.
-macro_rules! tile_sizes {
-    ($kernel:ident, $rows:literal, $vectors:literal) => {
-        impl<T: crate::Real> $kernel<T> {
+/// The descriptor of a kernel for tiles of MR x NR. `$rows` and `$vectors` say what MR and NR count.
+macro_rules! tile_kernel {
+    ($(#[$doc:meta])* $kernel:ident, $args:ident, $rows:literal, $vectors:literal) => {
+        $(#[$doc])*
+        pub struct $kernel<T: 'static> {
+            name: &'static str,
+            mr: usize,
+            nrv: usize,
+            lanes: usize,
+            rows: usize,
+            fmas: usize,
+            loads: usize,
+            code: Code<unsafe fn(&$args<T>)>,
+        }
+
+        impl<T: Real> $kernel<T> {
+            /// A kernel with vectors `V`. Its MR scalars lie in one row or two.
+            pub(crate) const fn new<V: Simd<Elem = T>>(
+                (name, isa): (&'static str, Isa),
+                (mr, nr, rows): (usize, usize, usize),
+                f: unsafe fn(&$args<T>),
+            ) -> Self {
+                let nrv = nr / V::LANES;
+                let loads = nrv * V::REGISTERS + rows * (mr / rows).div_ceil(V::SCALARS);
+                let (fmas, code) = (mr * nrv * V::REGISTERS, Code::new(isa, f));
+                Self { name, mr, nrv, lanes: V::LANES, rows, fmas, loads, code }
+            }
+
             #[doc = $rows]
             #[must_use]
             pub fn mr(&self) -> usize {
@@ -565,44 +620,19 @@ macro_rules! tile_sizes {
                 self.lanes
             }
 
+            /// Rows that the MR scalars come from: 1, or 2 rows of half of them each, which are
+            /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
+            #[must_use]
+            pub fn rows(&self) -> usize {
+                self.rows
+            }
+
             /// Multiply-adds of whole registers in one step of k.
             #[must_use]
             pub fn fmas(&self) -> usize {
                 self.fmas
             }
-        }
-    };
-}
-pub(crate) use tile_sizes;
 
-/// The descriptor of both kinds of GEMM kernels.
-macro_rules! kernel_type {
-    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal $(, $(#[$own_doc:meta])* $own:ident)?) => {
-        $(#[$doc])*
-        pub struct $name<T: 'static> {
-            $($(#[$own_doc])* pub(crate) $own: usize,)?
-            pub(crate) name: &'static str,
-            pub(crate) isa: Isa,
-            pub(crate) mr: usize,
-            pub(crate) nrv: usize,
-            pub(crate) lanes: usize,
-            pub(crate) fmas: usize,
-            pub(crate) loads: usize,
-            pub(crate) f: unsafe fn(&$args<T>),
-        }
-
-        impl<T: 'static> $name<T> {
-            /// A description of the kernel: it has the same sizes and name, and a call of it
-            /// panics.
-            pub(crate) const fn description(&self) -> Self {
-                Self { f: |_| crate::isa::called(), ..*self }
-            }
-        }
-
-        name_and_isa!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
-        tile_sizes!($name, $rows, $vectors);
-
-        impl<T: Real> $name<T> {
             /// Registers that one step of k loads: NR in vectors, and MR scalars. A register may
             /// hold one scalar or several.
             #[must_use]
@@ -610,21 +640,19 @@ macro_rules! kernel_type {
                 self.loads
             }
         }
+
+        $crate::ukernel::name_and_isa!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
     };
 }
+pub(crate) use tile_kernel;
 
-kernel_type!(
-    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof
-    /// that it may be called.
+tile_kernel!(
+    /// A GEMM micro-kernel with vectors along output positions.
     SpatialKernel, SpatialArgs, "MR: rows of the tile (output channels, broadcast).", "NR: columns of the tile (output positions, in vectors)."
 );
-kernel_type!(
-    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof
-    /// that it may be called.
-    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors).",
-    /// Rows of pixels that the output positions come from: 1, or 2 rows of half of the pixels
-    /// each.
-    rows
+tile_kernel!(
+    /// A GEMM micro-kernel with vectors along output channels.
+    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors)."
 );
 
 impl<T: Real> SpatialKernel<T> {
@@ -640,9 +668,8 @@ impl<T: Real> SpatialKernel<T> {
     pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
         self.check(1, a, b, koff, tile);
         let args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed
-        // out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // SAFETY: check() asserted the memory that SpatialArgs asks for.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 
     /// Computes `y = clamp([tile +] A * B + bias + residual)` over the last K block. Row i of the
@@ -688,14 +715,13 @@ impl<T: Real> SpatialKernel<T> {
         self.check(1, a, b, koff, tile);
         assert!(epilogue.bias.len() >= self.mr, "one bias a row");
         assert!(epilogue.residual.is_none(), "no residual");
-        let Epilogue { bias, lo, hi, .. } = *epilogue;
         let mut args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        let (y, ldy, places, bias) = (args.tile, self.nr(), Places::Consecutive(0), bias.as_ptr());
-        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi, activation: None });
+        let (y, ldy, places, epilogue) = (args.tile, self.nr(), Places::Consecutive(0), epilogue.args());
+        args.store = Some(TileStore { y, ldy, places, epilogue, activation: None });
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
         // ask for: rows of NR elements, NR apart, are the tile itself, which kernels read before they
-        // write. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // write.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 
     /// Computes `y = clamp(A * B + bias + residual)` for any number of panels over the whole of
@@ -758,25 +784,20 @@ impl<T: Real> SpatialKernel<T> {
         let rows = self.mr.saturating_mul(panels);
         let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
-        assert!(end <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= rows, "one bias a row");
-        assert!(epilogue.residual.reaches(end), "the residual is too short");
-        let adds_residual = self.isa.has_spare_pointers() || epilogue.residual.is_none();
+        let mut args = epilogue.checked(y, end, rows);
+        let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
         let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let (lo, hi) = if activation.is_none() { (epilogue.lo, epilogue.hi) } else { (T::NEG_INFINITY, T::INFINITY) };
-        let store = TileStore {
-            lo,
-            hi,
-            activation: activation.filter(|_| is_plain),
-            ..TileStore::new(y, ldy, places, epilogue)
-        };
+        if activation.is_some() {
+            (args.lo, args.hi) = (T::NEG_INFINITY, T::INFINITY);
+        }
+        let (y_begin, of_tile) = (y.as_mut_ptr(), activation.filter(|_| is_plain));
+        let store = TileStore { y: y_begin, ldy, places, epilogue: args, activation: of_tile };
         let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
         // TileStore ask for: each entry of the map ends at or before map.end, and with no panels
-        // nothing is touched. With accumulate there is one panel. Dest grants the writes. A
-        // kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // nothing is touched. With accumulate there is one panel. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
         let Some(activation) = activation.filter(|_| !is_plain) else { return };
         for column in columns {
             let size = (rows, column.mask.count_ones() as usize);
@@ -812,15 +833,13 @@ impl<T: Real> SpatialKernel<T> {
         let places = &places[..self.nrv];
         let last = places.iter().copied().max().unwrap_or(0);
         let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
-        assert!(end <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= pairs, "one bias a pair of rows");
         assert!(epilogue.residual.is_none(), "no residual");
-        let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
+        let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
+        let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
         let args = self.args(1, a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
-        // TileStore ask for. Dest grants the writes. A kernel is only handed out where the CPU
-        // has its ISA.
-        unsafe { (self.f)(&args) };
+        // TileStore ask for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 
     fn check(&self, panels: usize, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
@@ -861,13 +880,6 @@ impl<T: Real> SpatialKernel<T> {
 }
 
 impl<T: Real> ChannelKernel<T> {
-    /// Rows of pixels that the output positions come from: 1, or 2 rows of MR / 2 pixels that are
-    /// [`RowOffsetsRef::with_pitch`] apart.
-    #[must_use]
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Computes `tile = [tile +] X * W` over one K block, and keeps it in `tile` as `[MR][NR]`.
     ///
     /// * `x`, `koff`: element k of pixel i is `x[koff[k] + i]`. For a kernel of [two
@@ -917,18 +929,7 @@ impl<T: Real> ChannelKernel<T> {
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
         let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
-        assert!(end <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= channels, "one bias a channel");
-        assert!(epilogue.residual.reaches(end), "the residual is too short");
-        let store = ChannelStore {
-            y: y.as_mut_ptr(),
-            ldy,
-            channels,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
         self.call(1, x, koff, w, ahead, tile, accumulate, Some(store));
     }
 
@@ -968,8 +969,7 @@ impl<T: Real> ChannelKernel<T> {
             store,
         };
         // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
-        // ChannelStore ask for. Dest grants the writes. A kernel is only handed out where the CPU
-        // has its ISA.
-        unsafe { (self.f)(&args) };
+        // ChannelStore ask for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }

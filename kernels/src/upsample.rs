@@ -1,11 +1,11 @@
 //! The kernels of depthwise transposed convolution with stride 2: descriptor, raw arguments, and
 //! safe call.
 
+use crate::Real;
 use crate::dest::Dest;
-use crate::isa::called;
+use crate::isa::Code;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Epilogue, name_and_isa};
-use crate::{Isa, Real};
+use crate::ukernel::{Epilogue, EpilogueArgs, name_and_isa};
 
 /// Raw arguments of a kernel.
 ///
@@ -34,10 +34,7 @@ pub(crate) struct UpsampleArgs<T> {
     pub(crate) out_width: usize,
     pub(crate) y: *mut T,
     pub(crate) y_plane: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
 /// What a call reads.
@@ -73,22 +70,14 @@ pub struct UpsampleOutput {
     pub plane: usize,
 }
 
-/// A kernel for one kernel size. A reference to one is the proof that it may be called.
+/// A kernel for one kernel size.
 pub struct UpsampleKernel<T: 'static> {
     pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
     pub(crate) lanes: usize,
     pub(crate) stride: usize,
     pub(crate) kernel: (usize, usize),
     /// The functions for an even and for an odd number of elements cropped before a row.
-    pub(crate) f: [unsafe fn(&UpsampleArgs<T>); 2],
-}
-
-impl<T: 'static> UpsampleKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        Self { f: [|_| called(), |_| called()], ..*self }
-    }
+    pub(crate) code: Code<[unsafe fn(&UpsampleArgs<T>); 2]>,
 }
 
 name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
@@ -150,9 +139,6 @@ impl<T: Real> UpsampleKernel<T> {
         let written = end(output.plane, output.rows * output.width);
         assert!(end(x_plane, height * width) <= x.len(), "the input is too short");
         assert!(end(taps, taps) <= w.len(), "too few weights");
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(planes <= epilogue.bias.len(), "one bias a plane");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let args = UpsampleArgs {
             planes,
             x: x.as_ptr(),
@@ -167,13 +153,10 @@ impl<T: Real> UpsampleKernel<T> {
             out_width: output.width,
             y: y.as_mut_ptr(),
             y_plane: output.plane,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
+            epilogue: epilogue.checked(y, written, planes),
         };
         // SAFETY: the assertions cover the memory that UpsampleArgs asks for. Dest grants the
-        // writes. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f[output.cropped % 2])(&args) };
+        // writes.
+        unsafe { (self.code.on_this_cpu()[output.cropped % 2])(&args) };
     }
 }

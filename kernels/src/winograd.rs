@@ -12,9 +12,9 @@ use core::ops::Range;
 
 use self::points::{Points, has_single, pairs};
 
-use crate::isa::called;
-use crate::ukernel::name_and_isa;
-use crate::{Dest, Epilogue, Isa, Real};
+use crate::isa::Code;
+use crate::ukernel::{EpilogueArgs, name_and_isa};
+use crate::{Dest, Epilogue, Real};
 
 /// The most values of a tile along an axis: those of F(6, 3) and F(4, 5).
 pub const MOST_VALUES: usize = 8;
@@ -190,7 +190,7 @@ impl Planes {
             free_room: (begin, end),
             spare: Spare::NONE,
             is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
-            is_straight: kernel.straight.is_some()
+            is_straight: kernel.is_straight
                 && columns > lanes / 2
                 && columns.div_ceil(lanes) * (along.outputs + 1) <= MASKS,
             lanes,
@@ -237,7 +237,7 @@ impl Planes {
     /// Whether the planes were made for a kernel with these tiles and vectors, and with the same
     /// way to transform rows, because masks depend on it.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
-        let is_transformed = !self.is_straight || kernel.straight.is_some();
+        let is_transformed = !self.is_straight || kernel.is_straight;
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes) && is_transformed
     }
 }
@@ -557,41 +557,35 @@ pub(crate) struct OutputArgs<T> {
     pub(crate) plane: usize,
     pub(crate) tiles: usize,
     pub(crate) bad: *mut u8,
-    pub(crate) bias: *const T,
+    pub(crate) epilogue: EpilogueArgs<T>,
     pub(crate) channels: usize,
     pub(crate) y: *mut T,
-    pub(crate) residual: *const T,
     pub(crate) channel_step: usize,
     pub(crate) row_step: usize,
     pub(crate) width: usize,
     pub(crate) height: usize,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
     pub(crate) past_cache: bool,
 }
 
-/// The transforms of one kind of tile. A reference to one is the proof that it may be called.
-pub struct WinogradKernel<T: 'static> {
-    pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
-    pub(crate) lanes: usize,
-    pub(crate) down: Tile,
-    pub(crate) along: Tile,
-    pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
+/// The functions of the transforms of one kind of tile.
+#[derive(Clone, Copy)]
+pub(crate) struct WinogradCode<T> {
     pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
+    pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
-    /// The transform in one pass, if the tile has one.
-    pub(crate) straight: Option<unsafe fn(&StraightArgs<'_, T>)>,
+    pub(crate) straight: unsafe fn(&StraightArgs<'_, T>),
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
 }
 
-impl<T: 'static> WinogradKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        let straight: Option<unsafe fn(&StraightArgs<'_, T>)> = Some(|_| called());
-        let straight = if self.straight.is_some() { straight } else { None };
-        Self { split: |_| called(), extend: |_| called(), input: |_| called(), straight, output: |_| called(), ..*self }
-    }
+/// The transforms of one kind of tile.
+pub struct WinogradKernel<T: 'static> {
+    pub(crate) name: &'static str,
+    pub(crate) lanes: usize,
+    pub(crate) down: Tile,
+    pub(crate) along: Tile,
+    /// Whether the tile has a transform in one pass.
+    pub(crate) is_straight: bool,
+    pub(crate) code: Code<WinogradCode<T>>,
 }
 
 name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
@@ -688,28 +682,27 @@ impl<T: Real> WinogradKernel<T> {
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
         // The room behind the planes.
         let free = planes.wrapping_add(shape.free_room.0);
+        let code = self.code.on_this_cpu();
         let source = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
         if shape.spare.count > 0 {
             // SAFETY: the memory of SplitArgs is asserted above. The room behind the planes is
-            // for all free rows, with all of their elements. A kernel is only handed out where
-            // the CPU has its ISA.
-            unsafe { (self.extend)(&source) };
+            // for all free rows, with all of their elements.
+            unsafe { (code.extend)(&source) };
         }
-        if let Some(straight) = self.straight.filter(|_| shape.is_straight) {
+        if shape.is_straight {
             // SAFETY: the memory of StraightArgs is asserted above: a row of tiles ends less than
             // a vector behind its last one. The planes have room for a row of zeros, which is two
-            // vectors longer than the tiles' outputs. A kernel is only handed out where the CPU
-            // has its ISA.
-            return unsafe { straight(&StraightArgs { source, v, v_plane }) };
+            // vectors longer than the tiles' outputs.
+            return unsafe { (code.straight)(&StraightArgs { source, v, v_plane }) };
         }
         // SAFETY: the memory of SplitArgs is asserted above; a row's last place lies a vector
-        // before its phase's end. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.split)(&source) };
+        // before its phase's end.
+        unsafe { (code.split)(&source) };
         let Planes { values, plane_len, tiles, .. } = *shape;
         let args = InputArgs { planes, rows: values, plane_len, tiles, v, v_plane };
         // SAFETY: the memory of InputArgs is asserted above; the last tile of the last row lies a
-        // vector before its phase's end. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.input)(&args) };
+        // vector before its phase's end.
+        unsafe { (code.input)(&args) };
     }
 
     /// Turns the products of a row of tiles into pixels, adds bias and residual, clamps and
@@ -736,20 +729,13 @@ impl<T: Real> WinogradKernel<T> {
         };
         let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
         assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
-        assert!(
-            channels <= self.lanes && epilogue.bias.len() >= channels,
-            "more channels than a vector, or than biases"
-        );
+        assert!(channels <= self.lanes, "more channels than a vector has lanes");
         // It also bounds the tiles, so that the products below do not overflow.
         assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
         let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
-        assert!(end.is_some_and(|end| end <= y.len()), "the destination is too short");
-        assert!(
-            epilogue.residual.is_none() || end.is_some_and(|end| epilogue.residual.reaches(end)),
-            "the residual is too short"
-        );
+        let epilogue = epilogue.checked(y, end.unwrap_or(usize::MAX), channels);
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
@@ -761,20 +747,16 @@ impl<T: Real> WinogradKernel<T> {
             plane,
             tiles,
             bad: bad.as_mut_ptr(),
-            bias: epilogue.bias.as_ptr(),
+            epilogue,
             channels,
             y: y.as_mut_ptr(),
-            residual: epilogue.residual.as_ptr(),
             channel_step,
             row_step,
             width,
             height,
-            lo: epilogue.lo,
-            hi: epilogue.hi,
             past_cache: past_cache && is_aligned,
         };
-        // SAFETY: the memory of OutputArgs is asserted above. Dest grants the writes. A kernel is
-        // only handed out where the CPU has its ISA.
-        unsafe { (self.output)(&args) }
+        // SAFETY: the memory of OutputArgs is asserted above. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().output)(&args) }
     }
 }

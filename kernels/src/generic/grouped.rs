@@ -13,10 +13,12 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::Finish;
 use super::gemm::{Row, step};
 use crate::Real;
 use crate::grouped::FlatArgs;
 use crate::simd::Simd;
+use crate::ukernel::EpilogueArgs;
 
 /// Computes tiles of `MR` output channels by `NRV` vectors, side by side.
 ///
@@ -67,7 +69,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
         let mut ahead = ahead;
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         for i in 0..MR {
-            acc[i] = [V::splat(*args.bias.add(i)); NRV];
+            acc[i] = [V::splat(*args.epilogue.bias.add(i)); NRV];
         }
         let x = args.x.wrapping_add(vector * V::LANES);
         // Tiles inside the gap have no border masks, and do not read any.
@@ -117,16 +119,17 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and that
     // the tile may be written.
     unsafe {
-        if args.len - done >= NRV * V::LANES && args.residual.is_null() {
+        let EpilogueArgs { lo, hi, residual, .. } = args.epilogue;
+        if args.len - done >= NRV * V::LANES && residual.is_null() {
             let y = args.y.add(done);
-            if args.is_plain {
+            if args.epilogue.is_plain() {
                 for i in 0..MR {
                     for j in 0..NRV {
                         acc[i][j].store(y.add(i * args.ldy + j * V::LANES));
                     }
                 }
             } else {
-                let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+                let (lo, hi) = (V::splat(lo), V::splat(hi));
                 for i in 0..MR {
                     for j in 0..NRV {
                         acc[i][j].clamp(lo, hi).store(y.add(i * args.ldy + j * V::LANES));
@@ -187,7 +190,7 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, d
     // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
     // `len` elements; n of them are left at vector j.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let finish = Finish::<V>::new(&args.epilogue, args.y);
         for i in 0..mr {
             for j in 0..nrv {
                 let first = done + j * V::LANES;
@@ -195,31 +198,9 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, d
                 if n == 0 {
                     break;
                 }
-                let at = i * args.ldy + first;
-                let v = V::load(args.tile.add((i * nrv + j) * V::LANES));
-                let v = if args.residual.is_null() { v } else { v.add(V::load_first(args.residual.add(at), n)) };
-                v.clamp(lo, hi).store_first(args.y.add(at), n);
+                let sums = V::load(args.tile.add((i * nrv + j) * V::LANES));
+                finish.store(sums, i * args.ldy + first, n);
             }
         }
     }
 }
-
-/// Instantiates the tiles of one ISA and type, and lists them.
-macro_rules! grouped {
-    ($vector:ty, $isa:expr, #[$attr:meta]: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
-        type Elem = <$vector as crate::simd::Simd>::Elem;
-        $(
-            /// # Safety
-            /// As for the generic kernel, with this ISA and tile.
-            #[$attr]
-            unsafe fn $name(args: &crate::grouped::FlatArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::grouped::flat::<$vector, $mr, $nrv>(args) }
-            }
-        )+
-        pub(crate) static GROUPED: &[crate::GroupedKernel<Elem>] = &[$(
-            crate::GroupedKernel::new::<$vector, $mr, $nrv>(stringify!($name), $isa, $name)
-        ),+];
-    };
-}
-pub(crate) use grouped;

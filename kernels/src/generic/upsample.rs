@@ -17,6 +17,7 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::Finish;
 use crate::Real;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::upsample::UpsampleArgs;
@@ -66,7 +67,7 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
         for plane in 0..args.planes {
             let w = args.w.add(plane * args.w_plane);
             let mut weights =
-                Weights { bias: V::splat(*args.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
+                Weights { bias: V::splat(*args.epilogue.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
             for tap in (0..KH * KW).step_by(V::SCALARS) {
                 weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
             }
@@ -191,7 +192,7 @@ unsafe fn pairs<
     // caller promises that. Stores and the residual end with the output's row.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let finish = Finish::<V>::new(&args.epilogue, args.y);
         let masks = if !MASKED || PARTIAL && (edges.head..edges.tail).contains(&pair) {
             3
         } else if pair < edges.head {
@@ -243,18 +244,9 @@ unsafe fn pairs<
             let y = y.wrapping_add(r * args.out_width);
             for (i, x) in [(0, a), (1, b)] {
                 let n = if MASKED { args.out_width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
-                let y = y.wrapping_add(i * V::LANES).cast_mut();
-                let mut x = x;
-                if n >= V::LANES {
-                    if !args.residual.is_null() {
-                        x = x.add(V::load(args.residual.offset(y.offset_from(args.y))));
-                    }
-                    x.clamp(lo, hi).store(y);
-                } else if n > 0 {
-                    if !args.residual.is_null() {
-                        x = x.add(V::load_first(args.residual.offset(y.offset_from(args.y)), n));
-                    }
-                    x.clamp(lo, hi).store_first(y, n);
+                if n > 0 {
+                    let at = y.wrapping_add(i * V::LANES).offset_from(args.y) as usize;
+                    finish.store(x, at, n.min(V::LANES));
                 }
             }
         }
@@ -266,56 +258,3 @@ unsafe fn pairs<
 const fn held_weights<V: Simd>(vectors: usize) -> usize {
     V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
 }
-
-/// Instantiates the kernels of one ISA and element type, and lists them in a table:
-/// `name(stride, taps down, taps along)`.
-macro_rules! upsample_kernels {
-    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($sh:literal, $kh:literal, $kw:literal)),+ $(,)?) => {
-        $(
-            mod $name {
-                use super::*;
-
-                /// # Safety
-                /// As for the generic kernel, with this ISA and size.
-                #[$attr]
-                pub(super) unsafe fn even(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::upsample::upsample::<$vector, $sh, $kh, $kw, 0>(args) }
-                }
-
-                /// # Safety
-                /// As for the generic kernel, with this ISA and size.
-                #[$attr]
-                pub(super) unsafe fn odd(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::upsample::upsample::<$vector, $sh, $kh, $kw, 1>(args) }
-                }
-            }
-        )+
-        pub(crate) static $table: &[crate::UpsampleKernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
-            crate::UpsampleKernel {
-                name: stringify!($name),
-                isa: $isa,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                stride: $sh,
-                kernel: ($kh, $kw),
-                f: [$name::even, $name::odd],
-            }
-        ),+];
-    };
-    ($vector:ty, $isa:expr, #[$attr:meta], f32) => {
-        $crate::generic::upsample::upsample_kernels! {
-            $vector, $isa, #[$attr], F32:
-            f32_upsample_2x2(2, 2, 2), f32_upsample_3x3(2, 3, 3), f32_upsample_4x4(2, 4, 4), f32_upsample_5x5(2, 5, 5),
-            f32_upsample_1x2(1, 1, 2), f32_upsample_1x3(1, 1, 3), f32_upsample_1x4(1, 1, 4), f32_upsample_1x5(1, 1, 5),
-        }
-    };
-    ($vector:ty, $isa:expr, #[$attr:meta], f64) => {
-        $crate::generic::upsample::upsample_kernels! {
-            $vector, $isa, #[$attr], F64:
-            f64_upsample_2x2(2, 2, 2), f64_upsample_3x3(2, 3, 3), f64_upsample_4x4(2, 4, 4), f64_upsample_5x5(2, 5, 5),
-            f64_upsample_1x2(1, 1, 2), f64_upsample_1x3(1, 1, 3), f64_upsample_1x4(1, 1, 4), f64_upsample_1x5(1, 1, 5),
-        }
-    };
-}
-pub(crate) use upsample_kernels;

@@ -9,8 +9,10 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::Finish;
 use crate::Real;
 use crate::simd::{Simd, lanes_in_row};
+use crate::ukernel::EpilogueArgs;
 use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
 
 /// # Safety
@@ -89,14 +91,14 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one
     // element further. The stores are `n` elements from `at + done` on.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let (finish, bias) = (Finish::<V>::new(&args.epilogue, args.y), V::splat(*args.epilogue.bias));
         let x = args.x.wrapping_add(run.from + done / P);
-        let mut strands = [[V::splat(args.bias); NV]; P];
+        let mut strands = [[bias; NV]; P];
         for p in 0..P {
             let (strand, next) = strand::<P>(run, p);
             let sum = args.sums.get_unchecked(strand);
             let x = x.wrapping_add(next);
-            let mut acc = [V::splat(args.bias); NV];
+            let mut acc = [bias; NV];
             for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
                 let (row, w) = (x.add(*offset as usize), V::splat(*w));
                 for j in 0..NV {
@@ -105,10 +107,8 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             }
             strands[p] = acc;
         }
-        let y = args.y.add(run.at + done);
-        let residual = args.residual.wrapping_add(run.at + done);
         for j in 0..NV {
-            let mut v = [V::splat(args.bias); P];
+            let mut v = [bias; P];
             for p in 0..P {
                 v[p] = strands[p][j];
             }
@@ -116,12 +116,8 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             for p in 0..P {
                 let at = (j * P + p) * V::LANES;
                 let n = n.saturating_sub(at).min(V::LANES);
-                if n == V::LANES {
-                    let x = if args.residual.is_null() { v[p] } else { v[p].add(V::load(residual.add(at))) };
-                    x.clamp(lo, hi).store(y.add(at));
-                } else if n > 0 {
-                    let x = if args.residual.is_null() { v[p] } else { v[p].add(V::load_first(residual.add(at), n)) };
-                    x.clamp(lo, hi).store_first(y.add(at), n);
+                if n > 0 {
+                    finish.store(v[p], run.at + done + at, n);
                 }
             }
         }
@@ -409,7 +405,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
     // stores at `at + len` of the row.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let finish = Finish::<V>::new(&args.epilogue, args.y);
         // What rows have in common is computed once, because there is little work for each row.
         let mut strands = [args.sums; P];
         for p in 0..P {
@@ -420,7 +416,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
         let whole = run.len / (P * V::LANES);
         let rest = run.len - whole * P * V::LANES;
         for c in 0..args.rows {
-            let bias = V::splat(*args.bias.add(c));
+            let bias = V::splat(*args.epilogue.bias.add(c));
             for i in 0..whole {
                 let mut v = [bias; P];
                 for p in 0..P {
@@ -429,7 +425,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                 let v = interleave::<V, P>(v);
                 for j in 0..P {
                     let at = at + (i * P + j) * V::LANES;
-                    finish(args, v[j].add(bias), (lo, hi), at, V::LANES).store(args.y.add(at));
+                    finish.store(v[j].add(bias), at, V::LANES);
                 }
             }
             if rest > 0 {
@@ -441,8 +437,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                 for j in 0..P {
                     let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
                     if n > 0 {
-                        let at = at + (whole * P + j) * V::LANES;
-                        finish(args, v[j].add(bias), (lo, hi), at, n).store_first(args.y.add(at), n);
+                        finish.store(v[j].add(bias), at + (whole * P + j) * V::LANES, n);
                     }
                 }
             }
@@ -452,24 +447,6 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
             }
             at = at.wrapping_add(args.ldy);
         }
-    }
-}
-
-/// Finishes `n` sums, which have their bias, for the outputs from `at` on: residual and clamp.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: the residual, unless null, is readable for `n` elements from `at`
-/// on.
-#[inline(always)]
-unsafe fn finish<V: Simd>(args: &WeaveArgs<'_, V::Elem>, x: V, (lo, hi): (V, V), at: usize, n: usize) -> V {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if args.residual.is_null() {
-            return x.clamp(lo, hi);
-        }
-        let residual = args.residual.add(at);
-        let residual = if n == V::LANES { V::load(residual) } else { V::load_first(residual, n) };
-        x.add(residual).clamp(lo, hi)
     }
 }
 
@@ -514,7 +491,7 @@ unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize)
     // the stores at `at + len` of the row.
     unsafe {
         let phases = args.slots.len();
-        let bias = *args.bias.add(c);
+        let EpilogueArgs { bias, residual, lo, hi } = args.epilogue;
         for p in 0..phases {
             let strand = run.phase + p;
             let (slot, next) = if strand < phases { (strand, 0) } else { (strand - phases, 1) };
@@ -522,10 +499,10 @@ unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize)
             let strand = args.sums.add(slot * args.step + c * args.pitch + run.from + next);
             for i in 0..run.len.saturating_sub(p).div_ceil(phases) {
                 let at = c * args.ldy + run.at + i * phases + p;
-                let x = *strand.add(i) + bias;
-                let x = if args.residual.is_null() { x } else { x + *args.residual.add(at) };
-                let x = if x < args.lo { args.lo } else { x };
-                *args.y.add(at) = if x > args.hi { args.hi } else { x };
+                let x = *strand.add(i) + *bias.add(c);
+                let x = if residual.is_null() { x } else { x + *residual.add(at) };
+                let x = if x < lo { lo } else { x };
+                *args.y.add(at) = if x > hi { hi } else { x };
             }
         }
     }

@@ -27,6 +27,7 @@
     reason = "loops over indices unroll before arrays are split into registers"
 )]
 
+use super::Finish;
 use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
@@ -739,7 +740,7 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
     // that are written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
-        let bias = V::load_first(args.bias, args.channels);
+        let bias = V::load_first(args.epilogue.bias, args.channels);
         let mut pixels = [zero; PIXELS];
         let mut is_good = true;
         for first in (0..args.tiles).step_by(per) {
@@ -832,9 +833,9 @@ unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -
 unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, width: usize) {
     // SAFETY: the caller's promise of ISA and memory.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let (lo, hi) = (V::splat(args.epilogue.lo), V::splat(args.epilogue.hi));
         let y = args.y.add(at);
-        if args.residual.is_null() && args.channels == V::LANES {
+        if args.epilogue.residual.is_null() && args.channels == V::LANES {
             if width < V::LANES {
                 for c in 0..V::LANES {
                     t[c].clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
@@ -850,15 +851,12 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, 
             }
             return;
         }
+        let finish = Finish::<V>::new(&args.epilogue, args.y);
         // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
         // live in memory.
         for c in 0..V::LANES {
             if c < args.channels {
-                let mut row = t[c];
-                if !args.residual.is_null() {
-                    row = row.add(V::load_first(args.residual.add(at + c * args.channel_step), width));
-                }
-                row.clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
+                finish.store(t[c], at + c * args.channel_step, width);
             }
         }
     }

@@ -12,7 +12,7 @@ pub(crate) mod avx512;
 /// CPU: the ISA. `M` is 4.
 #[cfg(any(feature = "avx2", feature = "avx512"))]
 #[inline(always)]
-pub(crate) unsafe fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
+unsafe fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
     // SAFETY: the caller runs where the ISA is.
     unsafe {
         let ((even0, odd0), (even1, odd1)) = (v[0].unzip(v[1]), v[2].unzip(v[3]));
@@ -22,3 +22,51 @@ pub(crate) unsafe fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -
         every
     }
 }
+
+/// Hides from the compiler where a pointer comes from, as [`advance`](crate::simd::Simd::advance) asks.
+#[cfg(any(feature = "avx2", feature = "avx512"))]
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
+fn hide<T>(p: *const T) -> *const T {
+    let mut hidden = p;
+    // SAFETY: no instruction.
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) hidden, options(pure, nomem, nostack, preserves_flags)) };
+    hidden
+}
+
+/// What the vectors of all ISAs of x86-64 have in common: broadcasts as scalars, prefetches, the fence of
+/// stores past the caches, and hidden addresses.
+#[cfg(any(feature = "avx2", feature = "avx512"))]
+macro_rules! common {
+    ($elem:ident) => {
+        type Elem = $elem;
+        const REGISTERS: usize = 1;
+        crate::simd::broadcast_scalars!();
+
+        #[inline(always)]
+        fn prefetch(p: *const $elem) {
+            // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
+            // on no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+        }
+
+        #[inline(always)]
+        fn prefetch_near(p: *const $elem) {
+            // SAFETY: as prefetch.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
+        }
+
+        #[inline(always)]
+        fn fence() {
+            // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
+            unsafe { _mm_sfence() };
+        }
+
+        #[inline(always)]
+        fn advance(p: *const $elem, step: usize) -> *const $elem {
+            crate::x86_64::hide(p.wrapping_add(step))
+        }
+    };
+}
+#[cfg(any(feature = "avx2", feature = "avx512"))]
+use common;

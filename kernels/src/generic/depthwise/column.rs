@@ -116,13 +116,13 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
     // elements; this vector has n of them. Where a whole vector is stored for n elements, it ends
     // in the next row of the tile.
     unsafe {
-        if !output.residual.is_null() {
+        if !output.epilogue.residual.is_null() {
             for r in 0..R {
-                acc[r] = acc[r].add(V::load_first(output.residual.add(at + r * output.y_row), n));
+                acc[r] = acc[r].add(V::load_first(output.epilogue.residual.add(at + r * output.y_row), n));
             }
         }
         let y = output.y.add(at);
-        if !output.is_plain {
+        if !output.epilogue.is_plain() {
             for r in 0..R {
                 acc[r] = acc[r].clamp(lo, hi);
             }

@@ -2,7 +2,7 @@
 
 use super::column::{SAME, SOME, WHOLE, every_lane, rows_inside, store, sum_column};
 use super::halves::{Halves, direct_halves, halves_tails};
-use super::strided::{direct_pairs, strides};
+use super::strided::{direct_pairs, most_strided_taps};
 use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
 use crate::simd::Simd;
@@ -23,8 +23,8 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
         }
         if args.stride == 2 {
             return match args.taps {
-                3 if strides::<V>(R, 3) => direct_pairs::<V, R, 3>(args),
-                5 if strides::<V>(R, 5) => direct_pairs::<V, R, 5>(args),
+                3 if most_strided_taps::<V>(R) >= 3 => direct_pairs::<V, R, 3>(args),
+                5 if most_strided_taps::<V>(R) >= 5 => direct_pairs::<V, R, 5>(args),
                 _ => unreachable!(),
             };
         }
@@ -54,11 +54,11 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
         if is_square && is_whole {
             return whole_planes::<V, R, N>(args);
         }
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let (last, views) = (output.vectors - 1, Views::<V>::new(args));
         let halves = halves_tails::<V, R>(output).then(|| Halves::new::<V, R, N>(args));
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
+            let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
             let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
@@ -151,7 +151,7 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
     // SAFETY: as in direct_columns.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let loose = args.loose.min(output.planes);
         for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
             let mut columns = [(0_isize, every_lane::<V>(), false); N];
@@ -164,7 +164,7 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
             let mut w = args.w.wrapping_add(from * args.w_plane);
             let mut at = from * output.y_plane;
             for plane in from..to {
-                let mut acc = [V::splat(*output.bias.add(plane)); R];
+                let mut acc = [V::splat(*output.epilogue.bias.add(plane)); R];
                 for column in 0..N {
                     let (offset, mask, is_masked) = columns[column];
                     let (x, taps) = (x.wrapping_offset(offset), w.wrapping_add(column * N));
@@ -199,10 +199,10 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
     // SAFETY: as in direct_columns.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let (last, views) = (output.vectors - 1, Views::<V>::new(args));
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
+            let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
             let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
             for column in 0..3 {

@@ -18,12 +18,12 @@ const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
 /// Whether two tiles below one another share the last vectors of their rows, which are at most
 /// half full.
 pub(super) fn halves_tails<V: Simd, const R: usize>(output: &TileOutput<V::Elem>) -> bool {
-    has_halves::<V, R>() && tails_fit_in_one(output.width, V::LANES, output.tiles)
+    has_halves::<V>(R) && tails_fit_in_one(output.width, V::LANES, output.tiles)
 }
 
-/// Whether tiles of `R` rows have code to share vectors.
-pub(crate) const fn has_halves<V: Simd, const R: usize>() -> bool {
-    V::MASKS && R >= LEAST_HALVED
+/// Whether tiles of `mr` rows have code to share vectors.
+pub(crate) const fn has_halves<V: Simd>(mr: usize) -> bool {
+    V::MASKS && mr >= LEAST_HALVED
 }
 
 /// What planes have in common in [`direct_halves`].
@@ -78,7 +78,7 @@ pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
     // SAFETY: as in direct_columns; the lanes leave out what lies outside of the rows of X.
     unsafe {
         let output = &args.output;
-        let bias = V::splat(*output.bias.add(plane));
+        let bias = V::splat(*output.epilogue.bias.add(plane));
         let pairs = output.tiles / 2;
         for pair in 0..pairs {
             let mut acc = [bias; R];
@@ -167,16 +167,16 @@ pub(super) unsafe fn store_halves<V: Simd, const R: usize>(acc: &mut [V; R], out
     // SAFETY: TileOutput promises that rows of both tiles may be written, and the residual read,
     // for `width` elements.
     unsafe {
-        if !output.residual.is_null() {
-            let residual = output.residual.add(at);
+        if !output.epilogue.residual.is_null() {
+            let residual = output.epilogue.residual.add(at);
             for r in 0..R {
                 let residual = residual.add(r * output.y_row);
                 acc[r] = acc[r].add(V::load_halves(residual, residual.add(second), [(1 << n) - 1; 2]));
             }
         }
-        if !output.is_plain {
+        if !output.epilogue.is_plain() {
             for r in 0..R {
-                acc[r] = acc[r].clamp(V::splat(output.lo), V::splat(output.hi));
+                acc[r] = acc[r].clamp(V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
             }
         }
         let mut y = V::advance(output.y.add(at), 0);

@@ -27,7 +27,7 @@ mod strided;
 pub(crate) use self::direct::{direct, goes_by_rows};
 pub(crate) use self::halves::has_halves;
 pub(crate) use self::passes::{copy, gather, scatter, split};
-pub(crate) use self::strided::{strides, threes};
+pub(crate) use self::strided::{most_strided_taps, threes};
 
 use self::column::{WHOLE, every_lane, store, sum_column};
 use self::halves::{NO_EDGES, halves_tails, store_halves, sum_halves};
@@ -45,10 +45,10 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     // and vectors.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let shares = !VECTOR_WEIGHTS && halves_tails::<V, R>(output);
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
+            let bias = V::splat(*output.epilogue.bias.add(plane));
             for tile in 0..output.tiles {
                 let x = args.x.wrapping_add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
@@ -141,127 +141,3 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
     }
     (offsets, w)
 }
-
-/// Instantiates the tiles along rows, for vectors of one length.
-macro_rules! row_kernels {
-    ($vector:ty, #[$attr:meta], $($direct:ident, $row:ident, $mr:literal);+) => {$(
-        /// # Safety
-        /// As for the generic kernel, with this ISA and tile.
-        #[$attr]
-        unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::direct::<$vector, $mr>(args) }
-        }
-        /// # Safety
-        /// As for the generic kernel, with this ISA and tile.
-        #[$attr]
-        unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::tiles::<$vector, $mr, false>(args) }
-        }
-    )+};
-}
-pub(crate) use row_kernels;
-
-/// Instantiates the tiles and passes of one ISA and type, and lists them.
-macro_rules! depthwise {
-    ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+;
-        $(narrow: $half:ty, direct: $($half_direct:ident),+; rows: $($half_row:ident($hr:literal)),+;)?
-        channels: $($channel:ident($cr:literal)),+ $(,)?) => {
-        type Elem = <$vector as crate::simd::Simd>::Elem;
-        $(crate::generic::depthwise::row_kernels!($half, #[$attr], $($half_direct, $half_row, $hr);+);)?
-        crate::generic::depthwise::row_kernels!($vector, #[$attr], $($direct, $row, $rr);+);
-        $(
-            /// # Safety
-            /// As for the generic kernel, with this ISA and tile.
-            #[$attr]
-            unsafe fn $channel(args: &crate::depthwise::DepthwiseArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::depthwise::tiles::<$vector, $cr, true>(args) }
-            }
-        )+
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn threes(args: &crate::depthwise::DirectArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::threes::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn copy(args: &crate::depthwise::CopyArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::copy::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn split(args: &crate::depthwise::CopyArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::split::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn gather(args: &crate::depthwise::GatherArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::gather::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn scatter(src: *const Elem, len: usize, store: &crate::ukernel::ChannelStore<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::scatter::<$vector>(src, len, store) }
-        }
-        pub(crate) static DEPTHWISE: &crate::depthwise::DepthwiseKernels<Elem> = &crate::depthwise::DepthwiseKernels {
-            isa: $isa,
-            lanes: <$vector as crate::simd::Simd>::LANES,
-            rows: &[$(crate::depthwise::DepthwiseKernel {
-                name: stringify!($row),
-                isa: $isa,
-                mr: $rr,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                weight: 1,
-                f: $row,
-                direct: Some($direct),
-                threes: if <$vector as crate::simd::Simd>::MASKS { Some(threes) } else { None },
-                by_rows: crate::generic::depthwise::goes_by_rows::<$vector>(),
-                halves: crate::generic::depthwise::has_halves::<$vector, $rr>(),
-                strides: |taps| crate::generic::depthwise::strides::<$vector>($rr, taps),
-            }),+],
-            narrow: &[$($(crate::depthwise::DepthwiseKernel {
-                name: stringify!($half_row),
-                isa: $isa,
-                mr: $hr,
-                lanes: <$half as crate::simd::Simd>::LANES,
-                weight: 1,
-                f: $half_row,
-                direct: Some($half_direct),
-                threes: None,
-                by_rows: false,
-                halves: false,
-                strides: |_| false,
-            }),+)?],
-            channels: &[$(crate::depthwise::DepthwiseKernel {
-                name: stringify!($channel),
-                isa: $isa,
-                mr: $cr,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                weight: <$vector as crate::simd::Simd>::LANES,
-                f: $channel,
-                direct: None,
-                threes: None,
-                by_rows: false,
-                halves: false,
-                strides: |_| false,
-            }),+],
-            copy,
-            split,
-            gather,
-            scatter,
-        };
-    };
-}
-pub(crate) use depthwise;

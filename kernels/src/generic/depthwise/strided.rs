@@ -2,7 +2,8 @@
 
 use super::column::{every_lane, rows_inside, store};
 use crate::Real;
-use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
+use crate::generic::Finish;
 use crate::simd::Simd;
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for three
@@ -44,7 +45,7 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
             masked[1][place] = is_outside(2 * V::LANES);
         }
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
+            let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
             // For each tap: the weights of the pair, then that of the third column. In memory,
             // the taps of even rows come first.
@@ -139,6 +140,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
     let is_there = |row: usize| ((first + row as isize) as usize) < args.height;
     // SAFETY: rows outside of X are left out; the rest is the caller's promise.
     unsafe {
+        let finish = Finish::<V>::new(&output.epilogue, output.y);
         // The compiler must not know this address: it would compute the addresses of all rows,
         // and keep them in memory.
         let mut row = V::advance(x, 0);
@@ -157,7 +159,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             V::prefetch_near(row.wrapping_add(ahead));
             V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
             let x = three::<V, MASKED>(row, &view);
-            store_row(add_three(sum, x, w[2]), output, y, n);
+            finish.store(add_three(sum, x, w[2]), y, n);
             sum = add_three(bias, x, w[0]);
             y += output.y_row;
             row = V::advance(row, args.step);
@@ -170,29 +172,8 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             }
             row = V::advance(row, args.step);
         }
-        store_row(sum, output, y, n);
+        finish.store(sum, y, n);
         let _ = row;
-    }
-}
-
-/// Adds the residual to `n` elements of a row, clamps and stores them.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: the elements are writable, and the residual is readable at the
-/// same elements unless it is null.
-#[inline(always)]
-unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n: usize) {
-    let mut sum = sum;
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !output.residual.is_null() {
-            sum = sum.add(V::load_first(output.residual.add(at), n));
-        }
-        if !output.is_plain {
-            sum = sum.clamp(V::splat(output.lo), V::splat(output.hi));
-        }
-        let y = output.y.add(at);
-        if n == V::LANES { sum.store(y) } else { sum.store_first(y, n) }
     }
 }
 
@@ -200,11 +181,17 @@ unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n:
 /// each height is code of its own.
 const MOST_STRIDED: usize = 8;
 
-/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps. The registers have
-/// to hold the sums, the weights of two columns, two vectors before and after their split, and
-/// its two permutations.
-pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
-    (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
+/// The longest column of taps, of 3 and 5, that tiles of `mr` rows sum with stride 2; 0 if there is none.
+/// The registers have to hold the sums, the weights of two columns, two vectors before and after their
+/// split, and its two permutations.
+pub(crate) const fn most_strided_taps<V: Simd>(mr: usize) -> usize {
+    let registers = (V::REGISTER_FILE / V::REGISTERS).saturating_sub(mr + 6);
+    match registers / 2 {
+        _ if mr > MOST_STRIDED => 0,
+        5.. => 5,
+        3.. => 3,
+        _ => 0,
+    }
 }
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for columns of
@@ -218,7 +205,7 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
     // SAFETY: as in direct_columns; a vector of output sees two vectors of X.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let last = output.vectors - 1;
         let mut masks = [[[every_lane::<V>(); 2]; MOST_SHORT]; 3];
         let mut masked = [[0_u32; 3]; 2];
@@ -234,7 +221,7 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
             }
         }
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
+            let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
             let masked = &masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
@@ -303,7 +290,7 @@ unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, co
                 weights[1][k] = V::splat(*w[k % 2].add((N + 1 - k % 2) / 2 + k / 2));
             }
         }
-        // Straight-line code, as in sum_column. For taller tiles `strides` is false: this is
+        // Straight-line code, as in sum_column. Taller tiles have no stride 2: this is
         // compiled for them, but never called.
         const { assert!(R > MOST_STRIDED || 2 * R + N - 2 <= 21, "the list of rows is too short") };
         macro_rules! rows {
