@@ -9,7 +9,7 @@ use crate::dest::Dest;
 use crate::generic::depthwise::{goes_by_rows, has_halves, most_strided_taps};
 use crate::isa::Code;
 use crate::simd::{LEAST_ROW, Simd};
-use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, name_and_isa};
+use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, name_and_isa};
 use crate::{Isa, Real};
 
 /// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal
@@ -735,18 +735,18 @@ impl<T: Real> DepthwiseKernels<T> {
         src: &[T],
         src_channel: usize,
         channels: usize,
-        slots: &Slots,
+        slots: &RowOffsets,
         range: Range<usize>,
         dst: &mut [T],
     ) {
-        let list = &slots.slots[range];
+        let list = slots.rows(range);
         assert!(channels <= self.lanes, "more channels than lanes");
         if list.is_empty() || channels == 0 {
             return;
         }
         assert!(end(channels, src_channel, list.len()) <= src.len(), "the channels end beyond their slice");
-        assert!(slots.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
-        let (src, len, slots) = (src.as_ptr(), list.len(), list.as_ptr());
+        assert!(list.max().saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
+        let (src, len, slots) = (src.as_ptr(), list.len(), list.offsets().as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
         // SAFETY: the assertions cover the memory that GatherArgs asks for.
         unsafe { (self.code.on_this_cpu().gather)(&args) };
@@ -768,21 +768,5 @@ impl<T: Real> DepthwiseKernels<T> {
         let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue };
         // SAFETY: the assertions cover the memory that ScatterArgs asks for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu().scatter)(&ScatterArgs { src: src.as_ptr(), len, store }) };
-    }
-}
-
-/// Where gathered positions go. The list is validated once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slots {
-    slots: Box<[u32]>,
-    max: usize,
-}
-
-impl Slots {
-    /// Takes over a list of offsets, in elements.
-    #[must_use]
-    pub fn new(slots: Vec<u32>) -> Self {
-        let max = slots.iter().copied().max().unwrap_or(0) as usize;
-        Self { slots: slots.into(), max }
     }
 }

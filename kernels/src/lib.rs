@@ -43,7 +43,7 @@ mod x86_64;
 
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
-    Slots, TapTable,
+    TapTable,
 };
 pub use dest::Dest;
 pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
@@ -54,6 +54,8 @@ pub use table::{
     activation_kernel, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels,
     upsample_kernels, weave_kernels, winograd_kernels,
 };
+/// Where gathered positions go.
+pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{
     Ahead, ChannelKernel, Column, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
 };

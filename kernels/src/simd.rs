@@ -10,8 +10,8 @@ pub(crate) const LEAST_ROW: usize = 4;
 ///
 /// # Safety
 /// Every method may use the instructions of the implementing ISA. Callers run on a CPU that has
-/// it, inside a function that enables it, so that all methods are inlined there. Pointer
-/// arguments follow the rule of each method.
+/// it, inside a function that enables it, so that all methods are inlined there. That is all that
+/// methods ask for which state nothing else.
 pub(crate) trait Simd: Copy {
     /// The element type.
     type Elem: Real;
@@ -42,28 +42,25 @@ pub(crate) trait Simd: Copy {
     const SCALARS: usize;
 
     /// All lanes are `x`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn splat(x: Self::Elem) -> Self;
 
     /// Loads `LANES` elements from `p`, at any alignment.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
+    /// Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
 
     /// Loads the first `min(n, SCALARS)` scalars from `p`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `n > 0`, and `p` is readable for that many elements; nothing else is
+    /// Memory: `n > 0`, and `p` is readable for that many elements; nothing else is
     /// touched.
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
     /// `self * scalars[i] + c`, fused where the ISA has it.
     ///
     /// # Safety
-    /// CPU: the ISA. `i` is less than `SCALARS`. The compiler must know `i` once loops are
+    /// `i` is less than `SCALARS`. The compiler must know `i` once loops are
     /// unrolled.
     unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
@@ -82,20 +79,20 @@ pub(crate) trait Simd: Copy {
     /// Stores `LANES` elements to `p`, at any alignment.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements.
+    /// Memory: `p` is writable for `LANES` elements.
     unsafe fn store(self, p: *mut Self::Elem);
 
     /// Loads the first `n` elements from `p`; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
+    /// Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
     unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
 
     /// Stores `LANES` elements to `p`, past the caches where the ISA can. This is for data that
     /// will not be read soon. [`fence`](Self::fence) orders such stores before whatever follows.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the
+    /// Memory: `p` is writable for `LANES` elements, and aligned to the size of the
     /// vector.
     #[inline(always)]
     unsafe fn store_past_cache(self, p: *mut Self::Elem) {
@@ -110,96 +107,63 @@ pub(crate) trait Simd: Copy {
     /// Loads the elements from `p` for the bits that are set in `mask`; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the selected elements are readable; nothing else is touched. `p`
+    /// Memory: the selected elements are readable; nothing else is touched. `p`
     /// itself may point anywhere.
     unsafe fn load_mask(p: *const Self::Elem, mask: u32) -> Self;
 
     /// Stores the first `n` lanes to `p`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
+    /// Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
     unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
 
     /// `self * b + c`, fused where the ISA has it.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// `self + b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn add(self, b: Self) -> Self;
 
     /// `self - b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn sub(self, b: Self) -> Self;
 
     /// `self * b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn mul(self, b: Self) -> Self;
 
     /// `self / b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn div(self, b: Self) -> Self;
 
     /// `b` in the lanes where `self` is less than zero, `self` in the others.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn or_if_negative(self, b: Self) -> Self;
 
     /// Shifts the bits of each lane left by the length of the mantissa: an integer in the lowest
     /// bits becomes sign and exponent.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn low_bits_as_exponent(self) -> Self;
 
     /// Whether all lanes are finite.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn is_finite(self) -> bool;
 
     /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self;
 
     /// Moves the lanes with a bit set in `mask` to the front, in order. The other lanes of the
     /// result are unspecified.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn compress(self, mask: u32) -> Self;
 
     /// Transposes the `LANES` x `LANES` matrix with the rows `rows[0..LANES]`.
     ///
     /// # Safety
-    /// CPU: the ISA. `LANES` is at most 16, the length of `rows`.
+    /// `LANES` is at most 16, the length of `rows`.
     unsafe fn transpose(rows: &mut [Self; 16]);
 
     /// Splits `M * LANES` consecutive elements by their index modulo M: vector p of the result
     /// holds elements p, p + M, p + 2 M and so on of `v`.
     ///
     /// # Safety
-    /// CPU: the ISA. `M <= 8`.
+    /// `M <= 8`.
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
 
     /// Splits the elements of `self` followed by those of `b`: first those of even index, then
     /// those of odd index.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
     unsafe fn unzip(self, b: Self) -> (Self, Self) {
         // SAFETY: the caller's promise of the ISA.
@@ -211,13 +175,13 @@ pub(crate) trait Simd: Copy {
     /// `position` of the row. The position may be outside of the row.
     ///
     /// # Safety
-    /// CPU: the ISA. `width` is at least [`LEAST_ROW`].
+    /// `width` is at least [`LEAST_ROW`].
     unsafe fn mask(position: isize, width: usize) -> Self::Mask;
 
     /// Loads the lanes of `mask`; the other lanes are zero. `p` is the address of lane 0.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the row that the mask was made for is readable, and `p` is at the
+    /// Memory: the row that the mask was made for is readable, and `p` is at the
     /// position that the mask was made for; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
@@ -230,25 +194,19 @@ pub(crate) trait Simd: Copy {
     /// Loads as [`load_mask`](Self::load_mask), but keeps the other lanes of `self`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: as `load_mask`.
+    /// Memory: as `load_mask`.
     #[inline(always)]
     unsafe fn load_over(self, _: *const Self::Elem, _: u32) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// The last lane of `v`, followed by all lanes of `self` but the last.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
     unsafe fn behind_last_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// All lanes of `self` but the first, followed by the first lane of `v`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
     unsafe fn before_first_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
@@ -259,7 +217,7 @@ pub(crate) trait Simd: Copy {
     /// mask are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the selected elements are readable; nothing else is touched. Either
+    /// Memory: the selected elements are readable; nothing else is touched. Either
     /// address may point anywhere.
     #[inline(always)]
     unsafe fn load_halves(_low: *const Self::Elem, _high: *const Self::Elem, _masks: [u32; 2]) -> Self {
@@ -269,7 +227,7 @@ pub(crate) trait Simd: Copy {
     /// Stores the first `n` lanes of the low half to `low`, and those of the high half to `high`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: both are writable for `n <= LANES / 2` elements; nothing else is
+    /// Memory: both are writable for `n <= LANES / 2` elements; nothing else is
     /// touched.
     #[inline(always)]
     unsafe fn store_halves(self, _low: *mut Self::Elem, _high: *mut Self::Elem, _n: usize) {
@@ -280,23 +238,20 @@ pub(crate) trait Simd: Copy {
     /// exist give zero.
     ///
     /// # Safety
-    /// CPU: the ISA. `from` is -1 or 2.
+    /// `from` is -1 or 2.
     #[inline(always)]
     unsafe fn every_second(self, _: Self, _: isize) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// The lanes that have a bit set in `mask`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn lanes(mask: u32) -> Self::Lanes;
 
     /// Loads `LANES` elements from `p`, at any alignment, for a [`mul_add_of`](Self::mul_add_of)
     /// with the same `lanes`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
+    /// Memory: `p` is readable for `LANES` elements.
     unsafe fn load_of(p: *const Self::Elem, lanes: Self::Lanes) -> Self;
 
     /// Multiplies and adds in the lanes `lanes`, as [`mul_add_scalar`](Self::mul_add_scalar);
@@ -304,7 +259,7 @@ pub(crate) trait Simd: Copy {
     /// scalar is finite.
     ///
     /// # Safety
-    /// CPU: the ISA. `i` is less than `SCALARS`. The compiler must know `i` once loops are
+    /// `i` is less than `SCALARS`. The compiler must know `i` once loops are
     /// unrolled.
     unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
 
@@ -318,9 +273,6 @@ pub(crate) trait Simd: Copy {
     /// As [`advance`](Self::advance), and the address also depends on `x`: loads from it come
     /// after the computation of `x`. Otherwise the compiler would load all rows of a tile first,
     /// and keep them in memory.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
     unsafe fn advance_after(p: *const Self::Elem, step: usize, _x: Self) -> *const Self::Elem {
         Self::advance(p, step)
@@ -328,9 +280,6 @@ pub(crate) trait Simd: Copy {
 
     /// Interleaves the lanes of `self` and `b`: the first lanes of both, then the second lanes,
     /// and so on. The result is two vectors.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn zip(self, b: Self) -> (Self, Self);
 }
 

@@ -666,34 +666,8 @@ impl<T: Real> SpatialKernel<T> {
     /// # Panics
     /// If a slice is too short.
     pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
-        self.check(1, a, b, koff, tile);
-        let args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        // SAFETY: check() asserted the memory that SpatialArgs asks for.
-        unsafe { (self.code.on_this_cpu())(&args) };
-    }
-
-    /// Computes `y = clamp([tile +] A * B + bias + residual)` over the last K block. Row i of the
-    /// tile goes to `y[i * ldy..]`, its vectors where the entries of `map` from `first` on say.
-    /// What `tile` holds afterwards is unspecified.
-    ///
-    /// # Panics
-    /// If a slice is too short.
-    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
-    pub fn finish(
-        &self,
-        a: &[T],
-        b: &[T],
-        koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
-        tile: &mut [T],
-        accumulate: bool,
-        y: &mut Dest<'_, T>,
-        ldy: usize,
-        map: &StoreMap,
-        first: usize,
-        epilogue: &Epilogue<'_, T>,
-    ) {
-        self.activate_panels(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue, None);
+        // SAFETY: nothing is stored but the tile.
+        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, None) };
     }
 
     /// Computes `tile = clamp([tile +] A * B + bias)` over the last K block, and keeps it in `tile`
@@ -712,51 +686,26 @@ impl<T: Real> SpatialKernel<T> {
         accumulate: bool,
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.check(1, a, b, koff, tile);
-        assert!(epilogue.bias.len() >= self.mr, "one bias a row");
         assert!(epilogue.residual.is_none(), "no residual");
-        let mut args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        let (y, ldy, places, epilogue) = (args.tile, self.nr(), Places::Consecutive(0), epilogue.args());
-        args.store = Some(TileStore { y, ldy, places, epilogue, activation: None });
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
-        // ask for: rows of NR elements, NR apart, are the tile itself, which kernels read before they
-        // write.
-        unsafe { (self.code.on_this_cpu())(&args) };
+        let epilogue = epilogue.checked(&Dest::from_slice(tile), self.mr * self.nr(), self.mr);
+        let (tile, places) = (&raw mut *tile, Places::Consecutive(0));
+        let store = TileStore { y: tile.cast(), ldy: self.nr(), places, epilogue, activation: None };
+        // SAFETY: the assertions above cover the memory that TileStore asks for: rows of NR elements, NR
+        // apart, are the tile itself, which kernels read before they write.
+        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, Some(store)) };
     }
 
-    /// Computes `y = clamp(A * B + bias + residual)` for any number of panels over the whole of
-    /// K. The sums are those of [`finish`](Self::finish).
+    /// Computes `y = [activation of] clamp([tile +] A * B + bias + residual)`, for one panel over the last
+    /// K block, or for any number of panels over the whole of K.
     ///
-    /// `a` is `[panels][kc][MR]`, and row i of all panels goes to `y[i * ldy..]`. `ahead` names
-    /// one line of each row; the panels take turns with the neighbouring lines, as far as a row
-    /// of B is long. What `tile` holds afterwards is unspecified.
+    /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors where the
+    /// entries of `map` from `first` on say. `ahead` names one line of each row; the panels take turns
+    /// with the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
+    /// unspecified.
     ///
-    /// # Panics
-    /// If a slice is too short.
-    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
-    pub fn finish_panels(
-        &self,
-        panels: usize,
-        a: &[T],
-        b: &[T],
-        koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
-        tile: &mut [T],
-        y: &mut Dest<'_, T>,
-        ldy: usize,
-        map: &StoreMap,
-        first: usize,
-        epilogue: &Epilogue<'_, T>,
-    ) {
-        self.activate_panels(panels, a, b, koff, ahead, tile, false, y, ldy, map, first, epilogue, None);
-    }
-
-    /// Does the same as [`finish_panels`](Self::finish_panels), or for one panel the same as
-    /// [`finish`](Self::finish), and then applies an activation. The activation takes the place of the
-    /// clamp.
-    ///
-    /// Sums go through the tile, which is in the L1 cache. What was just stored in Y may not be
-    /// there: rows of Y whose distance is a multiple of a page share a cache set.
+    /// An activation takes the place of the clamp. Sums go to it through the tile, which is in the L1
+    /// cache. What was just stored in Y may not be there: rows of Y whose distance is a multiple of a
+    /// page share a cache set.
     ///
     /// # Panics
     /// If a slice is too short, or there are several panels and old sums.
@@ -779,25 +728,23 @@ impl<T: Real> SpatialKernel<T> {
         activation: Option<ActivationKernel<T>>,
     ) {
         assert!(panels == 1 || !accumulate, "panels share the tile");
-        self.check(panels, a, b, koff, tile);
         let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);
         let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
-        let mut args = epilogue.checked(y, end, rows);
         let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
         let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
+        let mut epilogue = epilogue.checked(y, end, rows);
         if activation.is_some() {
-            (args.lo, args.hi) = (T::NEG_INFINITY, T::INFINITY);
+            (epilogue.lo, epilogue.hi) = (T::NEG_INFINITY, T::INFINITY);
         }
-        let (y_begin, of_tile) = (y.as_mut_ptr(), activation.filter(|_| is_plain));
-        let store = TileStore { y: y_begin, ldy, places, epilogue: args, activation: of_tile };
-        let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
-        // TileStore ask for: each entry of the map ends at or before map.end, and with no panels
-        // nothing is touched. With accumulate there is one panel. Dest grants the writes.
-        unsafe { (self.code.on_this_cpu())(&args) };
+        let of_tile = activation.filter(|_| is_plain);
+        let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: of_tile };
+        // SAFETY: the assertions above cover the memory that TileStore asks for: each entry of the map
+        // ends at or before map.end, and with no panels nothing is touched. With accumulate there is
+        // one panel. Dest grants the writes.
+        unsafe { self.call(panels, (a, b), koff, ahead, tile, accumulate, Some(store)) };
         let Some(activation) = activation.filter(|_| !is_plain) else { return };
         for column in columns {
             let size = (rows, column.mask.count_ones() as usize);
@@ -827,7 +774,6 @@ impl<T: Real> SpatialKernel<T> {
         places: &[usize],
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.check(1, a, b, koff, tile);
         let pairs = self.mr / 2;
         assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
         let places = &places[..self.nrv];
@@ -836,46 +782,37 @@ impl<T: Real> SpatialKernel<T> {
         assert!(epilogue.residual.is_none(), "no residual");
         let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
         let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
-        let args = self.args(1, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
-        // TileStore ask for. Dest grants the writes.
-        unsafe { (self.code.on_this_cpu())(&args) };
+        // SAFETY: the assertions above cover the memory that TileStore asks for. Dest grants the writes.
+        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, Some(store)) };
     }
 
-    fn check(&self, panels: usize, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
-        let kc = koff.offsets.len();
+    /// Asserts the lengths of the operands, and calls the kernel.
+    ///
+    /// # Safety
+    /// Memory: the tile is readable and writable, `store` is valid as [`TileStore`] states, and `panels` is
+    /// 1 where [`SpatialArgs`] says.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
+    unsafe fn call(
+        &self,
+        panels: usize,
+        (a, b): (&[T], &[T]),
+        koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
+        tile: *mut [T],
+        accumulate: bool,
+        store: Option<TileStore<T>>,
+    ) {
+        let (kc, turns) = (koff.offsets.len(), ahead.turns);
         assert!(a.len() >= kc.saturating_mul(self.mr.saturating_mul(panels)), "the panels of A are too short");
         assert!(kc == 0 || b.len() >= koff.max.saturating_add(self.nr()), "the rows of B end beyond its slice");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
-    fn args(
-        &self,
-        panels: usize,
-        a: &[T],
-        b: &[T],
-        koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
-        tile: &mut [T],
-        accumulate: bool,
-        store: Option<TileStore<T>>,
-    ) -> SpatialArgs<T> {
-        let turns = ahead.turns;
         let (ahead, ahead_step) = ahead.or(a);
-        SpatialArgs {
-            panels,
-            kc: koff.offsets.len(),
-            a: a.as_ptr(),
-            b: b.as_ptr(),
-            koff: koff.offsets.as_ptr(),
-            ahead,
-            ahead_step,
-            turns,
-            tile: tile.as_mut_ptr(),
-            accumulate,
-            store,
-        }
+        let (a, b, koff, tile) = (a.as_ptr(), b.as_ptr(), koff.offsets.as_ptr(), tile.cast());
+        let args = SpatialArgs { panels, kc, a, b, koff, ahead, ahead_step, turns, tile, accumulate, store };
+        // SAFETY: the assertions cover the memory that SpatialArgs asks for, and the caller promises the
+        // rest.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }
 
@@ -952,22 +889,10 @@ impl<T: Real> ChannelKernel<T> {
         let channels = self.nr().saturating_mul(panels);
         assert!(w.len() >= kc.saturating_mul(channels), "the panels of W are too short");
         assert!(tile.len() >= self.mr.saturating_mul(channels), "the tile is too short");
-        let is_stream = ahead.is_stream;
+        let (is_stream, pitch) = (ahead.is_stream, koff.pitch);
         let (ahead, ahead_step) = ahead.or(w);
-        let args = ChannelArgs {
-            panels,
-            kc,
-            x: x.as_ptr(),
-            pitch: koff.pitch,
-            koff: koff.offsets.as_ptr(),
-            w: w.as_ptr(),
-            ahead,
-            ahead_step,
-            is_stream,
-            tile: tile.as_mut_ptr(),
-            accumulate,
-            store,
-        };
+        let (x, koff, w, tile) = (x.as_ptr(), koff.offsets.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
+        let args = ChannelArgs { panels, kc, x, pitch, koff, w, ahead, ahead_step, is_stream, tile, accumulate, store };
         // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
         // ChannelStore ask for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

@@ -380,9 +380,10 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
         let (mut values, mut edges) = ([[zero; MH]; 4], [zero; 4]);
         // Straight-line code: in a loop the values would live in memory.
         macro_rules! vectors {
-            ($load:ident: $($s:literal)+) => {$(
+            ($masked:literal: $($s:literal)+) => {$(
                 if $s < MH {
-                    let of = of_group::<V, NV, GROUP>(&$load::<V, NV, GROUP>(rows, $s * V::LANES, masks[$s]));
+                    let d = load_rows::<V, NV, GROUP, $masked>(rows, $s * V::LANES, masks[$s]);
+                    let of = of_group::<V, NV, GROUP>(&d);
                     for q in 0..4 {
                         values[q][$s] = of[q];
                     }
@@ -390,13 +391,13 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
             )+};
         }
         if masks[0] == V::ALL && masks[MH - 1] == V::ALL {
-            vectors!(load_rows: 0 1 2 3);
+            vectors!(false: 0 1 2 3);
         } else {
-            vectors!(load_live: 0 1 2 3);
+            vectors!(true: 0 1 2 3);
         }
         if masks[MH] != 0 {
             let last = 1 << (V::LANES - 1);
-            let mut both = load_live::<V, NV, GROUP>(rows, MH * V::LANES, masks[MH] & 1);
+            let mut both = load_rows::<V, NV, GROUP, true>(rows, MH * V::LANES, masks[MH] & 1);
             for k in 0..NV {
                 if needs_row(NV, GROUP, k) {
                     both[k] = both[k].load_over(rows[k].wrapping_sub(V::LANES), masks[MH] & last);
@@ -430,34 +431,13 @@ const fn needs_row(values: usize, group: usize, k: usize) -> bool {
     (k > 0 || group == 0) && (k + 1 < values || group + 1 == pairs(values))
 }
 
-/// Loads the vectors at `at` of the rows that a group of values needs.
+/// Loads the vectors at `at` of the rows that a group of values needs. If `MASKED`, lanes that are not in
+/// `mask` are zero.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: these rows are readable at `at` for a vector.
+/// CPU: the ISA. Memory: these rows are readable at `at` for a vector, or in the lanes of the mask.
 #[inline(always)]
-unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize>(
-    rows: &[*const V::Elem; NV],
-    at: usize,
-    _: u32,
-) -> [V; NV] {
-    // SAFETY: the caller's promise of ISA and memory.
-    unsafe {
-        let mut d = [V::splat(V::Elem::ZERO); NV];
-        for k in 0..NV {
-            if needs_row(NV, GROUP, k) {
-                d[k] = V::load(rows[k].add(at));
-            }
-        }
-        d
-    }
-}
-
-/// Loads as [`load_rows`], but only the lanes in `mask`; the others are zero.
-///
-/// # Safety
-/// CPU: the ISA. Memory: these rows are readable at `at` in those lanes.
-#[inline(always)]
-unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
+unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize, const MASKED: bool>(
     rows: &[*const V::Elem; NV],
     at: usize,
     mask: u32,
@@ -467,7 +447,8 @@ unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
         let mut d = [V::splat(V::Elem::ZERO); NV];
         for k in 0..NV {
             if needs_row(NV, GROUP, k) {
-                d[k] = V::load_mask(rows[k].wrapping_add(at), mask);
+                let row = rows[k].wrapping_add(at);
+                d[k] = if MASKED { V::load_mask(row, mask) } else { V::load(row) };
             }
         }
         d

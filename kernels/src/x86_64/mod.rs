@@ -34,11 +34,11 @@ fn hide<T>(p: *const T) -> *const T {
     hidden
 }
 
-/// What the vectors of all ISAs of x86-64 have in common: broadcasts as scalars, prefetches, the fence of
-/// stores past the caches, and hidden addresses.
+/// What the vectors of all ISAs of x86-64 have in common. Arithmetic, loads and stores are those of the
+/// module `$ops`.
 #[cfg(any(feature = "avx2", feature = "avx512"))]
 macro_rules! common {
-    ($elem:ident) => {
+    ($elem:ident by $ops:ident) => {
         type Elem = $elem;
         const REGISTERS: usize = 1;
         crate::simd::broadcast_scalars!();
@@ -65,6 +65,67 @@ macro_rules! common {
         #[inline(always)]
         fn advance(p: *const $elem, step: usize) -> *const $elem {
             crate::x86_64::hide(p.wrapping_add(step))
+        }
+
+        #[inline(always)]
+        unsafe fn splat(x: $elem) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::set1(x)) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(p: *const $elem) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::loadu(p)) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, p: *mut $elem) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { $ops::storeu(p, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_past_cache(self, p: *mut $elem) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { $ops::stream(p, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::fmadd(self.0, b.0, c.0)) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::add(self.0, b.0)) }
+        }
+
+        #[inline(always)]
+        unsafe fn sub(self, b: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::sub(self.0, b.0)) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::mul(self.0, b.0)) }
+        }
+
+        #[inline(always)]
+        unsafe fn div(self, b: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::div(self.0, b.0)) }
+        }
+
+        #[inline(always)]
+        unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+            // Both instructions return their second operand where either is NaN.
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Self($ops::min(hi.0, $ops::max(lo.0, self.0))) }
         }
     };
 }

@@ -140,31 +140,7 @@ macro_rules! vector {
         type Lanes = $ops::Register;
         type Mask = __m256i;
         const LANES: usize = 8 / words_of::<$elem>();
-        common!($elem);
-
-        #[inline(always)]
-        unsafe fn splat(x: $elem) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::set1(x)) }
-        }
-
-        #[inline(always)]
-        unsafe fn load(p: *const $elem) -> Self {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { Self($ops::loadu(p)) }
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, p: *mut $elem) {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $ops::storeu(p, self.0) }
-        }
-
-        #[inline(always)]
-        unsafe fn store_past_cache(self, p: *mut $elem) {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $ops::stream(p, self.0) }
-        }
+        common!($elem by $ops);
 
         #[inline(always)]
         unsafe fn load_first(p: *const $elem, n: usize) -> Self {
@@ -211,43 +187,6 @@ macro_rules! vector {
         }
 
         lanes_by_zeros!();
-
-        #[inline(always)]
-        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::fmadd(self.0, b.0, c.0)) }
-        }
-
-        #[inline(always)]
-        unsafe fn add(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::add(self.0, b.0)) }
-        }
-
-        #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::sub(self.0, b.0)) }
-        }
-
-        #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::mul(self.0, b.0)) }
-        }
-
-        #[inline(always)]
-        unsafe fn div(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::div(self.0, b.0)) }
-        }
-
-        #[inline(always)]
-        unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-            // Both instructions return their second operand where either is NaN.
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { Self($ops::min(hi.0, $ops::max(lo.0, self.0))) }
-        }
 
         #[inline(always)]
         unsafe fn or_if_negative(self, b: Self) -> Self {
