@@ -88,9 +88,9 @@ pub(crate) struct DirectColumn {
 /// have the same number of taps. The table is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
-    taps: usize,
+    pub(crate) taps: usize,
     /// The stride of both axes, 1 or 2.
-    stride: usize,
+    pub(crate) stride: usize,
     columns: Box<[DirectColumn]>,
     /// Columns of all channels, each column of a pair counted.
     count: usize,
@@ -216,34 +216,25 @@ pub(crate) struct DepthwiseArgs<T> {
 ///
 /// Memory, for each plane p of the output: `w + p * w_plane` is readable for all weights. There
 /// are `taps` for each column, and as many for the second column of a pair; with stride 2, those
-/// of even rows come first. For each of the `columns_len` columns,
-/// `x + p * x_plane + offset - position` is readable for `height` rows of `width` elements that
-/// are `step` apart. For p < `loose` it is also readable for `stride` more vectors behind them.
-/// `output` is valid as [`TileOutput`] states.
+/// of even rows come first. For each of the columns, `x + p * x_plane + offset - position` is readable for
+/// `height` rows of `step` elements. For p < `loose` it is also readable for `stride` more vectors behind
+/// them. `output` is valid as [`TileOutput`] states.
 ///
 /// Positions: output row r sees row `row + r * stride` through the first tap. Output position o
 /// sees position `o * stride + position` of a column, and the next position too if the column is
 /// a pair. Only the first and the last vector may see positions outside of X. A tile sees at most
 /// `taps - 1` rows before X and as many behind it.
-pub(crate) struct DirectArgs<T> {
+pub(crate) struct DirectArgs<'a, T> {
+    pub(crate) input: DirectInput<'a, T>,
+    pub(crate) columns: &'a [DirectColumn],
     /// R: rows of the tile.
     pub(crate) mr: usize,
     /// Whether three columns are summed row by row.
     pub(crate) is_by_rows: bool,
-    pub(crate) taps: usize,
-    pub(crate) stride: usize,
-    pub(crate) columns: *const DirectColumn,
-    pub(crate) columns_len: usize,
     /// Number of weights of the taps of even rows, for stride 2.
     pub(crate) even: usize,
+    /// Elements of a row of X.
     pub(crate) step: usize,
-    pub(crate) w: *const T,
-    pub(crate) w_plane: usize,
-    /// The row of X that the first output row sees through the first tap. It may be padding.
-    pub(crate) row: isize,
-    pub(crate) height: usize,
-    pub(crate) x: *const T,
-    pub(crate) x_plane: usize,
     /// Elements from the last tile of a plane to the first tile of the next plane.
     pub(crate) next: usize,
     /// Whether a tile that sums columns one after the other prefetches the rows of the next tile.
@@ -251,8 +242,26 @@ pub(crate) struct DirectArgs<T> {
     /// them. Tiles that are summed row by row always prefetch.
     pub(crate) is_fetched_ahead: bool,
     pub(crate) loose: usize,
-    pub(crate) width: usize,
     pub(crate) output: TileOutput<T>,
+}
+
+impl<T> DirectArgs<'_, T> {
+    /// The weights of a plane.
+    ///
+    /// # Safety
+    /// Memory: it is a plane of the output.
+    #[inline(always)]
+    pub(crate) unsafe fn weights(&self, plane: usize) -> *const T {
+        // SAFETY: the caller's promise.
+        unsafe { self.input.w.as_ptr().add(plane * self.input.w_plane) }
+    }
+
+    /// Row `row` of a plane of X, which may be padding.
+    #[inline(always)]
+    pub(crate) fn row(&self, plane: usize, row: isize) -> *const T {
+        let plane = self.input.x.as_ptr().wrapping_add(plane * self.input.x_plane);
+        plane.wrapping_offset(row * self.step as isize)
+    }
 }
 
 /// Where the sums of tiles go.
@@ -322,14 +331,17 @@ pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool
     tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
 }
 
+type TilesFn<T> = unsafe fn(&DepthwiseArgs<T>);
+type DirectFn<T> = unsafe fn(&DirectArgs<'_, T>);
+
 /// The functions of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct DepthwiseCode<T> {
-    tiles: unsafe fn(&DepthwiseArgs<T>),
+    tiles: TilesFn<T>,
     /// The same sums straight from X. Kernels with vectors along channels have none.
-    direct: Option<unsafe fn(&DirectArgs<T>)>,
+    direct: Option<DirectFn<T>>,
     /// Straight from X with stride 2, for three columns of three taps and any number of rows.
-    threes: Option<unsafe fn(&DirectArgs<T>)>,
+    threes: Option<DirectFn<T>>,
 }
 
 /// A kernel for tiles of some rows.
@@ -356,29 +368,24 @@ impl<T: Real> DepthwiseKernel<T> {
     pub(crate) const fn along_channels<V: Simd<Elem = T>>(
         (name, isa): (&'static str, Isa),
         mr: usize,
-        tiles: unsafe fn(&DepthwiseArgs<T>),
+        tiles: TilesFn<T>,
     ) -> Self {
         let code = Code::new(isa, DepthwiseCode { tiles, direct: None, threes: None });
         let (weight, is_direct, by_rows, halves, most_strided_taps) = (V::LANES, false, false, false, 0);
         Self { name, mr, lanes: V::LANES, weight, is_direct, by_rows, halves, most_strided_taps, code }
     }
 
-    /// A kernel of `mr` rows with vectors `V` along rows.
+    /// A kernel of `mr` rows with vectors `V` along rows. It has stride 2 only if there are `threes`.
     pub(crate) const fn along_rows<V: Simd<Elem = T>>(
         (name, isa): (&'static str, Isa),
         mr: usize,
-        (tiles, direct, threes): (unsafe fn(&DepthwiseArgs<T>), unsafe fn(&DirectArgs<T>), unsafe fn(&DirectArgs<T>)),
+        (tiles, direct, threes): (TilesFn<T>, DirectFn<T>, Option<DirectFn<T>>),
     ) -> Self {
-        let (by_rows, halves, most_strided_taps) =
-            (goes_by_rows::<V>(), has_halves::<V>(mr), most_strided_taps::<V>(mr));
-        let threes = if V::MASKS { Some(threes) } else { None };
+        let most_strided_taps = if threes.is_some() { most_strided_taps::<V>(mr) } else { 0 };
+        let (by_rows, halves) = (goes_by_rows::<V>(), has_halves::<V>(mr));
+        let threes = if V::MASKS { threes } else { None };
         let code = Code::new(isa, DepthwiseCode { tiles, direct: Some(direct), threes });
         Self { name, mr, lanes: V::LANES, weight: 1, is_direct: true, by_rows, halves, most_strided_taps, code }
-    }
-
-    /// The same kernel for a stride of 1 alone.
-    pub(crate) const fn without_strides(self) -> Self {
-        Self { most_strided_taps: 0, ..self }
     }
 }
 
@@ -409,7 +416,7 @@ pub struct DepthwiseInput<'a, T> {
 }
 
 /// What the tiles of a call read straight from X.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct DirectInput<'a, T> {
     /// The columns of taps.
     pub table: &'a DirectTable,
@@ -539,24 +546,15 @@ impl<T: Real> DepthwiseKernel<T> {
         let loose = spare.map_or(0, |spare| spare.checked_div(x_plane).map_or(planes, |last| last + 1));
         assert!(w.len() >= end(planes, w_plane, table.taps * table.count), "too few weights");
         let args = DirectArgs {
+            input: *input,
+            columns: &table.columns,
             mr: self.mr,
             is_by_rows: table.goes_by_rows(output.width, self),
-            taps: table.taps,
-            stride: table.stride,
-            columns: table.columns.as_ptr(),
-            columns_len: table.columns.len(),
             even: table.count * table.taps.div_ceil(2),
             step,
-            w: w.as_ptr(),
-            w_plane,
-            row,
-            height,
-            x: x.as_ptr(),
-            x_plane,
             next: x_plane.wrapping_sub((tiles - 1) * self.mr * table.stride * step),
             is_fetched_ahead: table.stride == 2 || (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
             loose,
-            width: table.width,
             output,
         };
         let f = threes.filter(|_| table.is_three()).unwrap_or(direct);

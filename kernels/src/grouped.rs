@@ -36,21 +36,21 @@ pub(crate) struct FlatTap {
 pub struct FlatTaps {
     /// The taps, column after column. The taps of a column lie below one another; for each column
     /// they are listed for all channels.
-    taps: Box<[FlatTap]>,
-    column_len: usize,
-    columns: usize,
+    pub(crate) taps: Box<[FlatTap]>,
+    pub(crate) column_len: usize,
+    pub(crate) columns: usize,
     /// For each column, masks of the lanes that do not see padding beside a row. Vector v takes
     /// mask `v % period`; the list goes on for `MOST_VECTORS` masks behind the period.
-    masks: Box<[u32]>,
-    period: usize,
+    pub(crate) masks: Box<[u32]>,
+    pub(crate) period: usize,
     /// Vectors before `head` see positions before the plane, and vectors from `tail` on see
     /// positions behind it.
-    head: usize,
-    tail: usize,
+    pub(crate) head: usize,
+    pub(crate) tail: usize,
     /// For each tap of a channel, masks of the lanes that see X's plane, for the vectors near the
     /// border. These are all vectors before `gap.0`, and the vectors from `gap.0 + gap.1` on.
-    border_masks: Box<[u32]>,
-    gap: (usize, usize),
+    pub(crate) border_masks: Box<[u32]>,
+    pub(crate) gap: (usize, usize),
     lanes: usize,
     /// Elements of all channels of X.
     len: usize,
@@ -180,6 +180,12 @@ impl FlatTaps {
         })
     }
 
+    /// Masks of a column of taps.
+    #[inline(always)]
+    pub(crate) fn mask_pitch(&self) -> usize {
+        self.period + MOST_VECTORS
+    }
+
     /// Steps of K: channels times taps.
     #[must_use]
     pub fn steps(&self) -> usize {
@@ -212,27 +218,17 @@ impl FlatTaps {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory: `taps` is readable for `columns * column_len` taps, and `w` for MR times as many
-/// weights. For each column, `masks + column * mask_pitch` is readable for NRV masks from
-/// `vector % period` on. `bias` is readable for MR elements. `tile` is writable for MR * NR
-/// elements. For each i < MR, `y + i * ldy` is writable for `len` elements, and `residual` is
+/// Memory: `w` is readable for MR weights for each tap, and `bias` for MR elements. `tile` is writable for
+/// MR * NR elements. For each i < MR, `y + i * ldy` is writable for `len` elements, and `residual` is
 /// readable at the same elements unless it is null. `len` is greater than `(tiles - 1) * NR`.
 ///
 /// Memory of X, for each tap: `x + offset + vector * LANES` is readable for NRV vectors if the
 /// tile lies from vector `head` on and before `tail`. Otherwise it is readable in the lanes of
 /// the masks at `border_masks + masks + vector`, or `gap.1` masks before that place if `vector`
 /// is not before `gap.0`.
-pub(crate) struct FlatArgs<T> {
-    pub(crate) taps: *const FlatTap,
-    pub(crate) columns: usize,
-    pub(crate) column_len: usize,
-    pub(crate) masks: *const u32,
-    pub(crate) mask_pitch: usize,
-    pub(crate) period: usize,
-    pub(crate) head: usize,
-    pub(crate) tail: usize,
-    pub(crate) border_masks: *const u32,
-    pub(crate) gap: (usize, usize),
+pub(crate) struct FlatArgs<'a, T> {
+    /// The taps have masks for NRV vectors from any vector of the output on.
+    pub(crate) taps: &'a FlatTaps,
     pub(crate) w: *const T,
     pub(crate) x: *const T,
     /// The address that is prefetched. It moves by `ahead_step` bytes with every step. Any
@@ -297,30 +293,9 @@ impl<T: Real> GroupedKernel<T> {
         assert!(self.nrv <= MOST_VECTORS && self.mr * self.nr() <= MOST_TILE, "the tile is too large");
         let mut tile = [const { MaybeUninit::<T>::uninit() }; MOST_TILE];
         let (ahead, ahead_step) = ahead.or(w);
-        let args = FlatArgs {
-            taps: taps.taps.as_ptr(),
-            columns: taps.columns,
-            column_len: taps.column_len,
-            masks: taps.masks.as_ptr(),
-            mask_pitch: taps.period + MOST_VECTORS,
-            period: taps.period,
-            head: taps.head,
-            tail: taps.tail,
-            border_masks: taps.border_masks.as_ptr(),
-            gap: taps.gap,
-            w: w.as_ptr(),
-            x: x.as_ptr(),
-            ahead,
-            ahead_step,
-            first,
-            tiles: vectors.div_ceil(self.nrv),
-            tile: tile.as_mut_ptr().cast(),
-            y: y.as_mut_ptr(),
-            ldy,
-            len,
-            epilogue,
-            is_finite,
-        };
+        let (w, x, tiles) = (w.as_ptr(), x.as_ptr(), vectors.div_ceil(self.nrv));
+        let (tile, y) = (tile.as_mut_ptr().cast(), y.as_mut_ptr());
+        let args = FlatArgs { taps, w, x, ahead, ahead_step, first, tiles, tile, y, ldy, len, epilogue, is_finite };
         // SAFETY: the assertions cover the memory that FlatArgs asks for. Each tap's plane lies
         // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. Dest grants
         // the writes.

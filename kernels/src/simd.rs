@@ -10,8 +10,9 @@ pub(crate) const LEAST_ROW: usize = 4;
 ///
 /// # Safety
 /// Every method may use the instructions of the implementing ISA. Callers run on a CPU that has
-/// it, inside a function that enables it, so that all methods are inlined there. That is all that
-/// methods ask for which state nothing else.
+/// it, inside a function that enables it, so that all methods are inlined there. A vector is the proof of
+/// that, because only unsafe functions make one from nothing. So methods that take one are safe, unless
+/// they access memory; and unsafe ones ask for nothing more unless they state it.
 pub(crate) trait Simd: Copy {
     /// The element type.
     type Elem: Real;
@@ -44,6 +45,13 @@ pub(crate) trait Simd: Copy {
     /// All lanes are `x`.
     unsafe fn splat(x: Self::Elem) -> Self;
 
+    /// All lanes are `x`, where there is a vector already.
+    #[inline(always)]
+    fn splat_beside(self, x: Self::Elem) -> Self {
+        // SAFETY: the caller runs where the ISA is, as `self` shows.
+        unsafe { Self::splat(x) }
+    }
+
     /// Loads `LANES` elements from `p`, at any alignment.
     ///
     /// # Safety
@@ -58,11 +66,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
     /// `self * scalars[i] + c`, fused where the ISA has it.
-    ///
-    /// # Safety
-    /// `i` is less than `SCALARS`. The compiler must know `i` once loops are
-    /// unrolled.
-    unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
+    /// `i` is less than `SCALARS`, and the compiler must know it once loops are unrolled.
+    fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
     /// Prefetches the cache line at `p` into the L2 cache, or does nothing where the ISA has no
     /// such instruction. Any address is allowed: it never faults.
@@ -118,56 +123,49 @@ pub(crate) trait Simd: Copy {
     unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
 
     /// `self * b + c`, fused where the ISA has it.
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// `self + b`.
-    unsafe fn add(self, b: Self) -> Self;
+    fn add(self, b: Self) -> Self;
 
     /// `self - b`.
-    unsafe fn sub(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
 
     /// `self * b`.
-    unsafe fn mul(self, b: Self) -> Self;
+    fn mul(self, b: Self) -> Self;
 
     /// `self / b`.
-    unsafe fn div(self, b: Self) -> Self;
+    fn div(self, b: Self) -> Self;
 
     /// `b` in the lanes where `self` is less than zero, `self` in the others.
-    unsafe fn or_if_negative(self, b: Self) -> Self;
+    fn or_if_negative(self, b: Self) -> Self;
 
     /// Shifts the bits of each lane left by the length of the mantissa: an integer in the lowest
     /// bits becomes sign and exponent.
-    unsafe fn low_bits_as_exponent(self) -> Self;
+    fn low_bits_as_exponent(self) -> Self;
 
     /// Whether all lanes are finite.
-    unsafe fn is_finite(self) -> bool;
+    fn is_finite(self) -> bool;
 
     /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self;
+    fn clamp(self, lo: Self, hi: Self) -> Self;
 
     /// Moves the lanes with a bit set in `mask` to the front, in order. The other lanes of the
     /// result are unspecified.
-    unsafe fn compress(self, mask: u32) -> Self;
+    fn compress(self, mask: u32) -> Self;
 
     /// Transposes the `LANES` x `LANES` matrix with the rows `rows[0..LANES]`.
-    ///
-    /// # Safety
-    /// `LANES` is at most 16, the length of `rows`.
-    unsafe fn transpose(rows: &mut [Self; 16]);
+    fn transpose(rows: &mut [Self; 16]);
 
     /// Splits `M * LANES` consecutive elements by their index modulo M: vector p of the result
     /// holds elements p, p + M, p + 2 M and so on of `v`.
-    ///
-    /// # Safety
-    /// `M <= 8`.
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
+    fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
 
     /// Splits the elements of `self` followed by those of `b`: first those of even index, then
     /// those of odd index.
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller's promise of the ISA.
-        let [even, odd] = unsafe { Self::deinterleave([self, b]) };
+    fn unzip(self, b: Self) -> (Self, Self) {
+        let [even, odd] = Self::deinterleave([self, b]);
         (even, odd)
     }
 
@@ -202,13 +200,13 @@ pub(crate) trait Simd: Copy {
 
     /// The last lane of `v`, followed by all lanes of `self` but the last.
     #[inline(always)]
-    unsafe fn behind_last_of(self, _v: Self) -> Self {
+    fn behind_last_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// All lanes of `self` but the first, followed by the first lane of `v`.
     #[inline(always)]
-    unsafe fn before_first_of(self, _v: Self) -> Self {
+    fn before_first_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
     }
 
@@ -236,11 +234,9 @@ pub(crate) trait Simd: Copy {
 
     /// Every second element, from index `from` on, of `self` followed by `b`. Indices that do not
     /// exist give zero.
-    ///
-    /// # Safety
     /// `from` is -1 or 2.
     #[inline(always)]
-    unsafe fn every_second(self, _: Self, _: isize) -> Self {
+    fn every_second(self, _: Self, _: isize) -> Self {
         unreachable!("not for this ISA")
     }
 
@@ -257,11 +253,7 @@ pub(crate) trait Simd: Copy {
     /// Multiplies and adds in the lanes `lanes`, as [`mul_add_scalar`](Self::mul_add_scalar);
     /// `self` was loaded by [`load_of`](Self::load_of). The other lanes are those of `c` if the
     /// scalar is finite.
-    ///
-    /// # Safety
-    /// `i` is less than `SCALARS`. The compiler must know `i` once loops are
-    /// unrolled.
-    unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
+    fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
 
     /// `p + step`, as a value that the compiler knows nothing about. Otherwise it would compute
     /// the addresses of all rows of a tile first, and keep them in memory.
@@ -274,13 +266,13 @@ pub(crate) trait Simd: Copy {
     /// after the computation of `x`. Otherwise the compiler would load all rows of a tile first,
     /// and keep them in memory.
     #[inline(always)]
-    unsafe fn advance_after(p: *const Self::Elem, step: usize, _x: Self) -> *const Self::Elem {
+    fn advance_after(p: *const Self::Elem, step: usize, _x: Self) -> *const Self::Elem {
         Self::advance(p, step)
     }
 
     /// Interleaves the lanes of `self` and `b`: the first lanes of both, then the second lanes,
     /// and so on. The result is two vectors.
-    unsafe fn zip(self, b: Self) -> (Self, Self);
+    fn zip(self, b: Self) -> (Self, Self);
 }
 
 /// The lanes `from..to` that lie inside a row of `width` elements, for a vector of `lanes` lanes
@@ -296,9 +288,8 @@ pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usiz
 macro_rules! lanes_by_zeros {
     () => {
         #[inline(always)]
-        unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, _: Self::Lanes) -> Self {
-            // SAFETY: the caller's promise.
-            unsafe { self.mul_add_scalar(scalars, i, c) }
+        fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, _: Self::Lanes) -> Self {
+            self.mul_add_scalar(scalars, i, c)
         }
     };
 }
@@ -317,9 +308,8 @@ macro_rules! broadcast_scalars {
         }
 
         #[inline(always)]
-        unsafe fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { scalars.mul_add(self, c) }
+        fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
+            scalars.mul_add(self, c)
         }
     };
 }

@@ -9,32 +9,27 @@ use crate::ukernel::{Epilogue, EpilogueArgs, name_and_isa};
 
 /// Raw arguments of a kernel.
 ///
-/// Memory: `bias` is readable for `planes` elements. For each plane p, `w + p * w_plane` is
-/// readable for all taps, and `x + p * x_plane` for `height` rows of `width >= LEAST_ROW`
-/// elements, one behind the other. `y + p * y_plane` is writable for `rows > 0` rows of
-/// `out_width` elements, and `residual` is readable at the same elements unless it is null.
+/// Memory: `bias` is readable for as many elements as there are planes, and `w` for all taps of each. For
+/// each plane p, `x + p * x_plane` is readable for `height` rows of `width >= LEAST_ROW` elements.
+/// `y + p * plane` is writable for `rows > 0` rows of `width` elements of the output, and `residual` is
+/// readable at the same elements unless it is null.
 ///
 /// Sizes: no position of a row of X overflows, and no position of a row of the output before it
 /// is cropped. A row of the output is made of pairs of vectors. Only the first pair and the last
 /// two pairs see positions outside of a row of X.
-pub(crate) struct UpsampleArgs<T> {
-    pub(crate) planes: usize,
-    pub(crate) x: *const T,
-    pub(crate) x_plane: usize,
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-    /// Half of the elements cropped before a row, rounded down. It is the position in X of output
-    /// 0.
-    pub(crate) shift: isize,
-    pub(crate) w: *const T,
-    pub(crate) w_plane: usize,
-    /// The first row of the output, counted as if no rows were cropped.
-    pub(crate) row: usize,
-    pub(crate) rows: usize,
-    pub(crate) out_width: usize,
+pub(crate) struct UpsampleArgs<'a, T> {
+    pub(crate) input: UpsampleInput<'a, T>,
+    pub(crate) output: UpsampleOutput,
     pub(crate) y: *mut T,
-    pub(crate) y_plane: usize,
     pub(crate) epilogue: EpilogueArgs<T>,
+}
+
+impl<T> UpsampleArgs<'_, T> {
+    /// Half of the elements cropped before a row, rounded down. It is the position in X of output 0.
+    #[inline(always)]
+    pub(crate) fn shift(&self) -> isize {
+        (self.output.cropped / 2) as isize
+    }
 }
 
 /// What a call reads.
@@ -77,7 +72,7 @@ pub struct UpsampleKernel<T: 'static> {
     pub(crate) stride: usize,
     pub(crate) kernel: (usize, usize),
     /// The functions for an even and for an odd number of elements cropped before a row.
-    pub(crate) code: Code<[unsafe fn(&UpsampleArgs<T>); 2]>,
+    pub(crate) code: Code<[unsafe fn(&UpsampleArgs<'_, T>); 2]>,
 }
 
 name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
@@ -139,22 +134,8 @@ impl<T: Real> UpsampleKernel<T> {
         let written = end(output.plane, output.rows * output.width);
         assert!(end(x_plane, height * width) <= x.len(), "the input is too short");
         assert!(end(taps, taps) <= w.len(), "too few weights");
-        let args = UpsampleArgs {
-            planes,
-            x: x.as_ptr(),
-            x_plane,
-            height,
-            width,
-            shift: (output.cropped / 2) as isize,
-            w: w.as_ptr(),
-            w_plane: taps,
-            row: output.row,
-            rows: output.rows,
-            out_width: output.width,
-            y: y.as_mut_ptr(),
-            y_plane: output.plane,
-            epilogue: epilogue.checked(y, written, planes),
-        };
+        let epilogue = epilogue.checked(y, written, planes);
+        let args = UpsampleArgs { input: *input, output: *output, y: y.as_mut_ptr(), epilogue };
         // SAFETY: the assertions cover the memory that UpsampleArgs asks for. Dest grants the
         // writes.
         unsafe { (self.code.on_this_cpu()[output.cropped % 2])(&args) };

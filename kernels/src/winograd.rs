@@ -545,26 +545,18 @@ pub(crate) struct StraightArgs<'a, T> {
 
 /// Raw arguments of the output transform.
 ///
-/// Memory: `products + t * tile_step + xi * plane` is readable for a vector, for each t below
-/// `tiles` and each xi below the number of a tile's values. `bias` is readable for
-/// `channels <= LANES` elements. `bad` is writable for `tiles`.
+/// Memory: `values + t * tile_step + xi * plane` of the products is readable for a vector, for each of the
+/// tiles t and each xi below the number of a tile's values. `bias` is readable for `channels <= LANES`
+/// elements. `bad` is writable for as many elements as there are tiles.
 /// `y + c * channel_step + i * row_step` is writable for `width` elements, for each c below
 /// `channels` and i below `height`; `residual` is readable at the same elements unless it is
 /// null. With `past_cache`, all vectors of Y are aligned to whole vectors.
-pub(crate) struct OutputArgs<T> {
-    pub(crate) products: *const T,
-    pub(crate) tile_step: usize,
-    pub(crate) plane: usize,
-    pub(crate) tiles: usize,
+pub(crate) struct OutputArgs<'a, T> {
+    pub(crate) products: Products<'a, T>,
     pub(crate) bad: *mut u8,
-    pub(crate) epilogue: EpilogueArgs<T>,
-    pub(crate) channels: usize,
+    pub(crate) pixels: Pixels,
     pub(crate) y: *mut T,
-    pub(crate) channel_step: usize,
-    pub(crate) row_step: usize,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) past_cache: bool,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
 /// The functions of the transforms of one kind of tile.
@@ -574,7 +566,7 @@ pub(crate) struct WinogradCode<T> {
     pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
     pub(crate) straight: unsafe fn(&StraightArgs<'_, T>),
-    pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
+    pub(crate) output: unsafe fn(&OutputArgs<'_, T>) -> bool,
 }
 
 /// The transforms of one kind of tile.
@@ -741,21 +733,8 @@ impl<T: Real> WinogradKernel<T> {
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
             && channel_step.is_multiple_of(self.lanes)
             && row_step.is_multiple_of(self.lanes);
-        let args = OutputArgs {
-            products: values.as_ptr(),
-            tile_step,
-            plane,
-            tiles,
-            bad: bad.as_mut_ptr(),
-            epilogue,
-            channels,
-            y: y.as_mut_ptr(),
-            channel_step,
-            row_step,
-            width,
-            height,
-            past_cache: past_cache && is_aligned,
-        };
+        let pixels = Pixels { past_cache: past_cache && is_aligned, ..*pixels };
+        let args = OutputArgs { products: *products, bad: bad.as_mut_ptr(), pixels, y: y.as_mut_ptr(), epilogue };
         // SAFETY: the memory of OutputArgs is asserted above. Dest grants the writes.
         unsafe { (self.code.on_this_cpu().output)(&args) }
     }

@@ -309,16 +309,12 @@ pub(crate) trait Row<V>: Copy {
     unsafe fn vector(self, j: usize) -> V;
 
     /// Vector `j` of the row, given as `b`, times scalar `i` of `scalars`, plus `c`.
-    ///
-    /// # Safety
-    /// As [`Simd::mul_add_scalar`].
     #[inline(always)]
-    unsafe fn product(self, _: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V
+    fn product(self, _: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V
     where
         V: Simd,
     {
-        // SAFETY: the caller's promise.
-        unsafe { b.mul_add_scalar(scalars, i, c) }
+        b.mul_add_scalar(scalars, i, c)
     }
 }
 

@@ -25,14 +25,14 @@ use crate::ukernel::EpilogueArgs;
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
 #[inline(always)]
-pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
+pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
     // the plane.
     unsafe {
         let mut ahead = args.ahead;
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
-            let is_inside = vector >= args.head && vector + NRV <= args.tail;
+            let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
             // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
             // register to register between them.
             if is_inside && args.is_finite {
@@ -42,7 +42,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
                 let acc = sum::<V, MR, NRV, true>(args, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             }
-            ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.columns * args.column_len));
+            ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.taps.steps()));
         }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
 #[inline(always)]
 unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
-    args: &FlatArgs<V::Elem>,
+    args: &FlatArgs<'_, V::Elem>,
     vector: usize,
     is_inside: bool,
     ahead: *const u8,
@@ -73,13 +73,14 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
         }
         let x = args.x.wrapping_add(vector * V::LANES);
         // Tiles inside the gap have no border masks, and do not read any.
-        let slot = if vector < args.gap.0 { vector } else { vector.wrapping_sub(args.gap.1) };
-        let border = args.border_masks.wrapping_add(slot);
+        let table = args.taps;
+        let slot = if vector < table.gap.0 { vector } else { vector.wrapping_sub(table.gap.1) };
+        let border = table.border_masks.as_ptr().wrapping_add(slot);
         // Only at the border the taps of a column have masks of their own.
         let own = if is_inside { 0 } else { u32::MAX };
-        let mut masks = args.masks.add(vector % args.period);
-        let (mut taps, mut w) = (args.taps, args.w);
-        for _ in 0..args.columns {
+        let mut masks = table.masks.as_ptr().add(vector % table.period);
+        let (mut taps, mut w) = (table.taps.as_ptr(), args.w);
+        for _ in 0..table.columns {
             let mut lanes = [V::lanes(V::ALL); NRV];
             if !ZEROS {
                 for j in 0..NRV {
@@ -87,7 +88,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 }
             }
             let zeros = if is_inside { masks } else { border };
-            let end = taps.add(args.column_len);
+            let end = taps.add(table.column_len);
             while taps < end {
                 V::prefetch(ahead.cast());
                 ahead = ahead.wrapping_add(args.ahead_step);
@@ -100,7 +101,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 (taps, w) = (taps.add(1), w.add(MR));
             }
             // Behind the last channel there may be less than a pitch.
-            masks = masks.wrapping_add(args.mask_pitch);
+            masks = masks.wrapping_add(table.mask_pitch());
         }
         acc
     }
@@ -112,7 +113,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
 #[inline(always)]
 unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
-    args: &FlatArgs<V::Elem>,
+    args: &FlatArgs<'_, V::Elem>,
     acc: &[[V; NRV]; MR],
     done: usize,
 ) {
@@ -159,9 +160,8 @@ impl<V: Simd, const NRV: usize> Row<V> for VectorLanes<V, NRV> {
     }
 
     #[inline(always)]
-    unsafe fn product(self, j: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { b.mul_add_of(scalars, i, c, self.1[j]) }
+    fn product(self, j: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V {
+        b.mul_add_of(scalars, i, c, self.1[j])
     }
 }
 
@@ -186,7 +186,7 @@ impl<V: Simd> Row<V> for MaskedVectors<V::Elem> {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states; the tile has been written.
 #[inline(always)]
-unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, done: usize) {
+unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usize, done: usize) {
     // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
     // `len` elements; n of them are left at vector j.
     unsafe {

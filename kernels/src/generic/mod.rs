@@ -9,8 +9,15 @@ pub(crate) mod upsample;
 pub(crate) mod weave;
 pub(crate) mod winograd;
 
+use crate::real::Real;
 use crate::simd::Simd;
 use crate::ukernel::EpilogueArgs;
+
+/// All lanes are `x`, rounded. The vector `beside` shows that the CPU has the ISA.
+#[inline(always)]
+fn constant<V: Simd>(beside: V, x: f64) -> V {
+    beside.splat_beside(V::Elem::from_f64(x))
+}
 
 /// The end of the epilogue, for sums that have their bias: the residual is added, and the result is
 /// clamped and stored.
@@ -85,7 +92,7 @@ macro_rules! kernels {
     ) => {
         use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
         use crate::isa::Code;
-        use crate::simd::Simd;
+use crate::simd::Simd;
         use crate::table::Kernels;
 
         const LANES: usize = $vector::LANES;
@@ -107,7 +114,7 @@ macro_rules! kernels {
 
             $crate::generic::compile! {
                 #[$attr]
-                fn group<MR, NRV>(FlatArgs<$elem>) = crate::generic::grouped::flat::<super::$vector, MR, NRV>;
+                fn group<MR, NRV>(FlatArgs<'_, $elem>) = crate::generic::grouped::flat::<super::$vector, MR, NRV>;
             }
         }
 
@@ -117,9 +124,9 @@ macro_rules! kernels {
             $crate::generic::compile! {
                 #[$attr]
                 fn dw<R>(DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<super::$vector, R, false>;
-                fn dw_direct<R>(DirectArgs<$elem>) = crate::generic::depthwise::direct::<super::$vector, R>;
+                fn dw_direct<R>(DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<super::$vector, R>;
                 fn dwt<R>(DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<super::$vector, R, true>;
-                fn threes(DirectArgs<$elem>) = crate::generic::depthwise::threes::<super::$vector>;
+                fn threes(DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<super::$vector>;
                 fn copy(CopyArgs<$elem>) = crate::generic::depthwise::copy::<super::$vector>;
                 fn split(CopyArgs<$elem>) = crate::generic::depthwise::split::<super::$vector>;
                 fn gather(GatherArgs<$elem>) = crate::generic::depthwise::gather::<super::$vector>;
@@ -133,7 +140,7 @@ macro_rules! kernels {
             $crate::generic::compile! {
                 #[$attr]
                 fn dw<R>(DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<super::$half, R, false>;
-                fn dw_direct<R>(DirectArgs<$elem>) = crate::generic::depthwise::direct::<super::$half, R>;
+                fn dw_direct<R>(DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<super::$half, R>;
             }
         })?
 
@@ -147,7 +154,7 @@ macro_rules! kernels {
                 fn input<NV, NH>(InputArgs<$elem>) = crate::generic::winograd::input::<super::$vector, NV, NH>;
                 fn straight<NV, NH, MV, MH>(StraightArgs<'_, $elem>) =
                     crate::generic::winograd::straight::<super::$vector, NV, NH, MV, MH>;
-                fn output<NV, NH, MV, MH>(OutputArgs<$elem>) -> bool =
+                fn output<NV, NH, MV, MH>(OutputArgs<'_, $elem>) -> bool =
                     crate::generic::winograd::output::<super::$vector, NV, NH, MV, MH>;
             }
         }
@@ -164,7 +171,7 @@ macro_rules! kernels {
                 fn sum(SumArgs<'_, $elem>) = crate::generic::weave::sum::<super::$vector>;
                 fn fetch(FetchArgs<'_, $elem>) = crate::generic::weave::fetch::<super::$vector>;
                 fn pick(PickArgs<'_, $elem>) = crate::generic::weave::pick::<super::$vector>;
-                fn upsample<SH, KH, KW, ODD>(UpsampleArgs<$elem>) =
+                fn upsample<SH, KH, KW, ODD>(UpsampleArgs<'_, $elem>) =
                     crate::generic::upsample::upsample::<super::$vector, SH, KH, KW, ODD>;
             }
         }
@@ -208,14 +215,14 @@ macro_rules! kernels {
                 rows: &[$(DepthwiseKernel::along_rows::<$vector>(
                     (concat!(stringify!($elem), "_dw_", $dw_mr, "x", $dw_nr), $isa),
                     $dw_mr,
-                    (depthwise::dw::<$dw_mr>, depthwise::dw_direct::<$dw_mr>, depthwise::threes),
+                    (depthwise::dw::<$dw_mr>, depthwise::dw_direct::<$dw_mr>, Some(depthwise::threes)),
                 )),+],
                 // No plan has narrow rows with stride 2.
                 narrow: &[$($(DepthwiseKernel::along_rows::<$half>(
                     (concat!(stringify!($elem), "_dw_", $half_mr, "x", $half_nr), $isa),
                     $half_mr,
-                    (narrow::dw::<$half_mr>, narrow::dw_direct::<$half_mr>, depthwise::threes),
-                ).without_strides()),+)?],
+                    (narrow::dw::<$half_mr>, narrow::dw_direct::<$half_mr>, None),
+                )),+)?],
                 channels: &[$(DepthwiseKernel::along_channels::<$vector>(
                     (concat!(stringify!($elem), "_dwt_", $dwt_nr, "x", $dwt_mr), $isa),
                     $dwt_mr,

@@ -53,19 +53,20 @@ const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
 /// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const KW: usize, const ODD: usize>(
-    args: &UpsampleArgs<V::Elem>,
+    args: &UpsampleArgs<'_, V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
     // SAFETY: the caller's promise, passed on. Planes are as far apart as it says, and steps see
     // the output's rows. For pairs inside, everything that they see lies in rows of X, and both
     // vectors lie in rows of Y. Other pairs have masks. Whole steps have all of their rows.
     unsafe {
+        let (input, output) = (&args.input, &args.output);
         let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;
         let edges = PairEdges::<V>::new(args, (low, held));
-        let (first, end) = (args.row / SH, (args.row + args.rows - 1) / SH + 1);
-        for plane in 0..args.planes {
-            let w = args.w.add(plane * args.w_plane);
+        let (first, end) = (output.row / SH, (output.row + output.rows - 1) / SH + 1);
+        for plane in 0..input.planes {
+            let w = input.w.as_ptr().add(plane * KH * KW);
             let mut weights =
                 Weights { bias: V::splat(*args.epilogue.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
             for tap in (0..KH * KW).step_by(V::SCALARS) {
@@ -73,13 +74,13 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
             }
             // LLVM must know nothing about these pointers: it would keep one for each row, vector
             // and edge in memory. Pointers to rows that do not exist are not used.
-            let mut x =
-                args.x.wrapping_add(plane * args.x_plane + first * args.width).wrapping_offset(args.shift + low);
-            let y: *const V::Elem = args.y.wrapping_add(plane * args.y_plane);
-            let mut y = y.wrapping_add(first * SH * args.out_width).wrapping_sub(args.row * args.out_width);
+            let x = input.x.as_ptr().wrapping_add(plane * input.x_plane + first * input.width);
+            let mut x = x.wrapping_offset(args.shift() + low);
+            let y: *const V::Elem = args.y.wrapping_add(plane * output.plane);
+            let mut y = y.wrapping_add(first * SH * output.width).wrapping_sub(output.row * output.width);
             for step in first..end {
-                let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
-                let is_whole = has_all_outputs && step >= before && step < args.height;
+                let has_all_outputs = step * SH >= output.row && (step + 1) * SH <= output.row + output.rows;
+                let is_whole = has_all_outputs && step >= before && step < input.height;
                 let mut place = Place { step, pair: 0, x, y };
                 // Two loops: the choice of rows would take registers from the first loop, which
                 // nearly all steps use.
@@ -95,8 +96,8 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
                     pairs::<V, SH, KH, KW, ODD, true, true>(args, &weights, &place, &edges);
                     place.next();
                 }
-                x = V::advance(x, args.width);
-                y = V::advance(y, SH * args.out_width);
+                x = V::advance(x, input.width);
+                y = V::advance(y, SH * output.width);
             }
         }
     }
@@ -146,20 +147,21 @@ impl<V: Simd> PairEdges<V> {
     /// # Safety
     /// CPU: the ISA of `V`.
     #[inline(always)]
-    unsafe fn new(args: &UpsampleArgs<V::Elem>, (low, held): (isize, usize)) -> Self {
-        let pairs = args.out_width.div_ceil(2 * V::LANES);
-        let position = |pair: usize| (pair * V::LANES) as isize + args.shift + low;
+    unsafe fn new(args: &UpsampleArgs<'_, V::Elem>, (low, held): (isize, usize)) -> Self {
+        let (width, out_width) = (args.input.width, args.output.width);
+        let pairs = out_width.div_ceil(2 * V::LANES);
+        let position = |pair: usize| (pair * V::LANES) as isize + args.shift() + low;
         // A pair inside ends before position `width` at all of its shifts. The last pair may be
         // incomplete in Y.
-        let behind = args.width as isize - (V::LANES + held - 1) as isize - position(0);
-        let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(args.out_width / (2 * V::LANES)) };
+        let behind = width as isize - (V::LANES + held - 1) as isize - position(0);
+        let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(out_width / (2 * V::LANES)) };
         let head = usize::from(position(0) < 0).min(tail);
         // SAFETY: rows are long enough for masks; the caller runs where the ISA is.
         unsafe {
             let mut masks = [[V::mask(0, V::LANES.max(LEAST_ROW)); MOST_HELD]; 4];
             for (masks, pair) in masks.iter_mut().zip([0, tail, tail + 1]) {
                 for s in 0..MOST_HELD {
-                    masks[s] = V::mask(position(pair) + s as isize, args.width);
+                    masks[s] = V::mask(position(pair) + s as isize, width);
                 }
             }
             Self { pairs, head, tail, masks }
@@ -183,7 +185,7 @@ unsafe fn pairs<
     const MASKED: bool,
     const PARTIAL: bool,
 >(
-    args: &UpsampleArgs<V::Elem>,
+    args: &UpsampleArgs<'_, V::Elem>,
     weights: &Weights<V>,
     &Place { step, pair, x, y }: &Place<V>,
     edges: &PairEdges<V>,
@@ -203,17 +205,17 @@ unsafe fn pairs<
         let masks = edges.masks.get_unchecked(masks);
         let mut rows = [[V::splat(V::Elem::ZERO); MOST_HELD]; MOST_HELD];
         for t in 0..KH.div_ceil(SH) {
-            if PARTIAL && step.wrapping_sub(t) >= args.height {
+            if PARTIAL && step.wrapping_sub(t) >= args.input.height {
                 continue;
             }
-            let x = x.wrapping_sub(t * args.width);
+            let x = x.wrapping_sub(t * args.input.width);
             for s in 0..held {
                 let x = x.wrapping_add(s);
                 rows[t][s] = if MASKED { V::load_lanes(x, masks[s]) } else { V::load(x) };
             }
         }
         for r in 0..SH {
-            if PARTIAL && (step * SH + r).wrapping_sub(args.row) >= args.rows {
+            if PARTIAL && (step * SH + r).wrapping_sub(args.output.row) >= args.output.rows {
                 continue;
             }
             let mut sums = [weights.bias; 2];
@@ -241,9 +243,9 @@ unsafe fn pairs<
                 }
             }
             let (a, b) = sums[0].zip(sums[1]);
-            let y = y.wrapping_add(r * args.out_width);
+            let y = y.wrapping_add(r * args.output.width);
             for (i, x) in [(0, a), (1, b)] {
-                let n = if MASKED { args.out_width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
+                let n = if MASKED { args.output.width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
                 if n > 0 {
                     let at = y.wrapping_add(i * V::LANES).offset_from(args.y) as usize;
                     finish.store(x, at, n.min(V::LANES));

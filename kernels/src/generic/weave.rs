@@ -460,21 +460,15 @@ fn strand<const P: usize>(run: &Run, p: usize) -> (usize, usize) {
 
 /// Interleaves the lanes of 1, 2, 4 or 8 vectors. Live registers: the vectors, and as many
 /// results.
-///
-/// # Safety
-/// CPU: the ISA of `V`.
 #[inline(always)]
-unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
+fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     let mut v = v;
     // Each round zips the strands that are P / 2 apart: after log2(P) rounds they are in order.
     let mut round = 1;
     while round < P {
         let from = v;
         for i in 0..P / 2 {
-            // SAFETY: the caller runs where the ISA is.
-            let (low, high) = unsafe { from[i].zip(from[i + P / 2]) };
-            v[2 * i] = low;
-            v[2 * i + 1] = high;
+            (v[2 * i], v[2 * i + 1]) = from[i].zip(from[i + P / 2]);
         }
         round *= 2;
     }

@@ -27,7 +27,7 @@
     reason = "loops over indices unroll before arrays are split into registers"
 )]
 
-use super::Finish;
+use super::{Finish, constant};
 use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
@@ -37,154 +37,114 @@ use crate::winograd::{
 };
 
 /// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn polynomial<V: Simd, const N: usize, const C: usize>(
-    d: &[V; N],
-    first: usize,
-    c: &[f64; C],
-    count: usize,
-) -> V {
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let mut sum = d[first + 2 * count];
-        for q in 0..count {
-            let c = c[count - 1 - q];
-            let d = d[first + 2 * (count - 1 - q)];
-            sum = if c == 1.0 {
-                sum.add(d)
-            } else if c == -1.0 {
-                sum.sub(d)
-            } else {
-                d.mul_add(V::splat(V::Elem::from_f64(c)), sum)
-            };
-        }
-        sum
+fn polynomial<V: Simd, const N: usize, const C: usize>(d: &[V; N], first: usize, c: &[f64; C], count: usize) -> V {
+    let mut sum = d[first + 2 * count];
+    for q in 0..count {
+        let c = c[count - 1 - q];
+        let d = d[first + 2 * (count - 1 - q)];
+        sum = if c == 1.0 {
+            sum.add(d)
+        } else if c == -1.0 {
+            sum.sub(d)
+        } else {
+            d.mul_add(constant(d, c), sum)
+        };
     }
+    sum
 }
 
 /// The values at 0 and at infinity.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn ends<V: Simd, const N: usize>(d: &[V; N]) -> [V; 2] {
+fn ends<V: Simd, const N: usize>(d: &[V; N]) -> [V; 2] {
     let points = const { Points::of(N) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe { [polynomial(d, 0, &points.all, pairs(N)), polynomial(d, 1, &points.all, pairs(N))] }
+    [polynomial(d, 0, &points.all, pairs(N)), polynomial(d, 1, &points.all, pairs(N))]
 }
 
 /// The values at both points of pair `i`.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
+fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
     let points = const { Points::of(N) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let even = polynomial(d, 2, &points.without[i], pairs(N) - 1);
-        let odd = polynomial(d, 1, &points.without[i], pairs(N) - 1);
-        let a = V::splat(V::Elem::from_f64(points.a[i]));
-        let minus = V::splat(V::Elem::from_f64(-points.a[i]));
-        [odd.mul_add(a, even), odd.mul_add(minus, even)]
-    }
+    let even = polynomial(d, 2, &points.without[i], pairs(N) - 1);
+    let odd = polynomial(d, 1, &points.without[i], pairs(N) - 1);
+    let (a, minus) = (constant(odd, points.a[i]), constant(odd, -points.a[i]));
+    [odd.mul_add(a, even), odd.mul_add(minus, even)]
 }
 
 /// The values at 0, at the pairs, at the single point if there is one, and at infinity.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let points = const { Points::of(N) };
-        let (mut v, mut e) = (*d, *d);
-        if has_single(N) {
-            let minus = V::splat(V::Elem::from_f64(-points.single));
-            for k in 0..N - 1 {
-                e[k] = d[k].mul_add(minus, d[k + 1]);
-            }
-            v[N - 2] = polynomial(d, 1, &points.all, pairs(N));
+fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
+    let points = const { Points::of(N) };
+    let (mut v, mut e) = (*d, *d);
+    if has_single(N) {
+        let minus = constant(d[0], -points.single);
+        for k in 0..N - 1 {
+            e[k] = d[k].mul_add(minus, d[k + 1]);
         }
-        [v[0], v[N - 1]] = ends(&e);
-        for i in 0..pairs(N) {
-            [v[1 + 2 * i], v[2 + 2 * i]] = pair(&e, i);
-        }
-        v
+        v[N - 2] = polynomial(d, 1, &points.all, pairs(N));
     }
+    [v[0], v[N - 1]] = ends(&e);
+    for i in 0..pairs(N) {
+        [v[1 + 2 * i], v[2 + 2 * i]] = pair(&e, i);
+    }
+    v
 }
 
 /// Computes `M` outputs, at least 2, from the products at all points.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M] {
+fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M] {
     const { assert!(M <= 6, "a tile has at most six outputs") };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let zero = V::splat(V::Elem::ZERO);
-        let (mut plus, mut minus) = ([zero; PAIRS], [zero; PAIRS]);
-        for i in 0..pairs(N) {
-            plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
-            minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
-        }
-        let single = if has_single(N) { p[N - 2] } else { zero };
-        let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
-        // Calls and not a loop: LLVM would not unroll a loop of so many rounds, and would compute
-        // the powers in it. The calls for outputs from M on are not used, and vanish.
-        let all = [
-            output_of::<V, N, M, 0>(even),
-            output_of::<V, N, M, 1>(odd),
-            output_of::<V, N, M, 2>(even),
-            output_of::<V, N, M, 3>(odd),
-            output_of::<V, N, M, 4>(even),
-            output_of::<V, N, M, 5>(odd),
-        ];
-        let mut y = [p[0]; M];
-        for k in 0..M {
-            y[k] = all[k];
-        }
-        y
+    let zero = constant(p[0], 0.0);
+    let (mut plus, mut minus) = ([zero; PAIRS], [zero; PAIRS]);
+    for i in 0..pairs(N) {
+        plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
+        minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
     }
+    let single = if has_single(N) { p[N - 2] } else { zero };
+    let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
+    // Calls and not a loop: LLVM would not unroll a loop of so many rounds, and would compute
+    // the powers in it. The calls for outputs from M on are not used, and vanish.
+    let all = [
+        output_of::<V, N, M, 0>(even),
+        output_of::<V, N, M, 1>(odd),
+        output_of::<V, N, M, 2>(even),
+        output_of::<V, N, M, 3>(odd),
+        output_of::<V, N, M, 4>(even),
+        output_of::<V, N, M, 5>(odd),
+    ];
+    let mut y = [p[0]; M];
+    for k in 0..M {
+        y[k] = all[k];
+    }
+    y
 }
 
 /// Output `K` of [`inverse`]. `terms` are the sums of each pair's products, or the differences
 /// where `K` is odd. The other operands are the products at 0, at the single point and at
 /// infinity.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
+fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
     (terms, first, single, last): (&[V; PAIRS], V, V, V),
 ) -> V {
     let points = const { Points::of(N) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let mut sum = if K == M - 1 { last } else { first };
-        let mut is_empty = K > 0 && K < M - 1;
-        for i in 0..pairs(N) {
-            let power = power(points.a[i], points.squares[i], K);
-            sum = if is_empty {
-                terms[i].mul(V::splat(V::Elem::from_f64(power)))
-            } else if power == 1.0 {
-                sum.add(terms[i])
-            } else {
-                terms[i].mul_add(V::splat(V::Elem::from_f64(power)), sum)
-            };
-            is_empty = false;
-        }
-        if has_single(N) {
-            let power = power(points.single, points.single * points.single, K);
-            sum = if power == 1.0 { sum.add(single) } else { single.mul_add(V::splat(V::Elem::from_f64(power)), sum) };
-        }
-        sum
+    let mut sum = if K == M - 1 { last } else { first };
+    let mut is_empty = K > 0 && K < M - 1;
+    for i in 0..pairs(N) {
+        let power = power(points.a[i], points.squares[i], K);
+        sum = if is_empty {
+            terms[i].mul(constant(first, power))
+        } else if power == 1.0 {
+            sum.add(terms[i])
+        } else {
+            terms[i].mul_add(constant(first, power), sum)
+        };
+        is_empty = false;
     }
+    if has_single(N) {
+        let power = power(points.single, points.single * points.single, K);
+        sum = if power == 1.0 { sum.add(single) } else { single.mul_add(constant(first, power), sum) };
+    }
+    sum
 }
 
 /// `a^k`, from a point and its square.
@@ -339,24 +299,18 @@ const fn group_values(values: usize, group: usize) -> [bool; 4] {
 }
 
 /// The values of a group, for one vector of each row `d` of the tiles. See [`group_values`].
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) -> [V; 4] {
+fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) -> [V; 4] {
     let points = const { Points::of(NV) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let [plus, minus] = pair(d, GROUP);
-        let mut values = [plus, plus, minus, plus];
-        if GROUP == 0 {
-            values[0] = polynomial(d, 0, &points.all, pairs(NV));
-        }
-        if GROUP + 1 == pairs(NV) {
-            values[3] = polynomial(d, 1, &points.all, pairs(NV));
-        }
-        values
+    let [plus, minus] = pair(d, GROUP);
+    let mut values = [plus, plus, minus, plus];
+    if GROUP == 0 {
+        values[0] = polynomial(d, 0, &points.all, pairs(NV));
     }
+    if GROUP + 1 == pairs(NV) {
+        values[3] = polynomial(d, 1, &points.all, pairs(NV));
+    }
+    values
 }
 
 /// Computes one group of values for a vector of tiles. `rows` point to the second element of the
@@ -677,13 +631,9 @@ unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize
 }
 
 /// [`forward`] if the axis has a transform, otherwise the same value.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
-    // SAFETY: the caller runs where the ISA is.
-    if N == 1 { *d } else { unsafe { forward(d) } }
+fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
+    if N == 1 { *d } else { forward(d) }
 }
 
 /// Stores values to consecutive planes.
@@ -714,29 +664,30 @@ const PIXELS: usize = 6 * 16;
 /// CPU: the ISA of `V`. Memory: as [`OutputArgs`] states for the sizes.
 #[inline(always)]
 pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
-    args: &OutputArgs<V::Elem>,
+    args: &OutputArgs<'_, V::Elem>,
 ) -> bool {
     let per = const { if V::LANES < MH { 1 } else { V::LANES / MH } };
     // SAFETY: OutputArgs promises whole vectors of channels at every product, and the pixels of Y
     // that are written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
-        let bias = V::load_first(args.epilogue.bias, args.channels);
+        let (products, to) = (&args.products, &args.pixels);
+        let bias = V::load_first(args.epilogue.bias, to.channels);
         let mut pixels = [zero; PIXELS];
         let mut is_good = true;
-        for first in (0..args.tiles).step_by(per) {
-            let count = if args.tiles - first < per { args.tiles - first } else { per };
+        for first in (0..products.tiles).step_by(per) {
+            let count = if products.tiles - first < per { products.tiles - first } else { per };
             for k in 0..count {
-                let p = args.products.add((first + k) * args.tile_step);
-                let check = take_back::<V, NV, NH, MV, MH>(p, args.plane, bias, &mut pixels, k * MH);
+                let p = products.values.as_ptr().add((first + k) * products.tile_step);
+                let check = take_back::<V, NV, NH, MV, MH>(p, products.plane, bias, &mut pixels, k * MH);
                 if !check.is_finite() {
                     is_good = false;
                     *args.bad.add(first + k) = 1;
                 }
             }
-            let width = args.width - first * MH;
+            let width = to.width - first * MH;
             let width = if width < count * MH { width } else { count * MH };
-            let rows = if args.height < MV { args.height } else { MV };
+            let rows = if to.height < MV { to.height } else { MV };
             for i in 0..rows {
                 // One round, unless tiles are wider than a vector.
                 for start in (0..width).step_by(V::LANES) {
@@ -746,11 +697,11 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
                     }
                     V::transpose(&mut t);
                     let width = if width - start < V::LANES { width - start } else { V::LANES };
-                    put_rows::<V>(&t, args, i * args.row_step + first * MH + start, width);
+                    put_rows::<V>(&t, args, i * to.row_step + first * MH + start, width);
                 }
             }
         }
-        if args.past_cache {
+        if to.past_cache {
             V::fence();
         }
         is_good
@@ -797,13 +748,9 @@ unsafe fn take_back<V: Simd, const NV: usize, const NH: usize, const MV: usize, 
 }
 
 /// [`inverse`] if the axis has a transform, otherwise the same value.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -> [V; M] {
-    // SAFETY: the caller runs where the ISA is.
-    if N == 1 { [d[0]; M] } else { unsafe { inverse(d) } }
+fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -> [V; M] {
+    if N == 1 { [d[0]; M] } else { inverse(d) }
 }
 
 /// Adds the residual to one row of pixels of each channel, clamps it and stores it to Y.
@@ -811,23 +758,23 @@ unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -
 /// # Safety
 /// CPU: the ISA. Memory: as [`OutputArgs`] states.
 #[inline(always)]
-unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, width: usize) {
+unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<'_, V::Elem>, at: usize, width: usize) {
     // SAFETY: the caller's promise of ISA and memory.
     unsafe {
         let (lo, hi) = (V::splat(args.epilogue.lo), V::splat(args.epilogue.hi));
-        let y = args.y.add(at);
-        if args.epilogue.residual.is_null() && args.channels == V::LANES {
+        let (y, to) = (args.y.add(at), &args.pixels);
+        if args.epilogue.residual.is_null() && to.channels == V::LANES {
             if width < V::LANES {
                 for c in 0..V::LANES {
-                    t[c].clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
+                    t[c].clamp(lo, hi).store_first(y.add(c * to.channel_step), width);
                 }
-            } else if args.past_cache {
+            } else if to.past_cache {
                 for c in 0..V::LANES {
-                    t[c].clamp(lo, hi).store_past_cache(y.add(c * args.channel_step));
+                    t[c].clamp(lo, hi).store_past_cache(y.add(c * to.channel_step));
                 }
             } else {
                 for c in 0..V::LANES {
-                    t[c].clamp(lo, hi).store(y.add(c * args.channel_step));
+                    t[c].clamp(lo, hi).store(y.add(c * to.channel_step));
                 }
             }
             return;
@@ -836,8 +783,8 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, 
         // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
         // live in memory.
         for c in 0..V::LANES {
-            if c < args.channels {
-                finish.store(t[c], at + c * args.channel_step, width);
+            if c < to.channels {
+                finish.store(t[c], at + c * to.channel_step, width);
             }
         }
     }

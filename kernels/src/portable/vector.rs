@@ -55,17 +55,17 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+            fn mul_add(self, b: Self, c: Self) -> Self {
                 Self(self.0.mul_add(b.0, c.0))
             }
 
             #[inline(always)]
-            unsafe fn add(self, b: Self) -> Self {
+            fn add(self, b: Self) -> Self {
                 Self(self.0 + b.0)
             }
 
             #[inline(always)]
-            unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+            fn clamp(self, lo: Self, hi: Self) -> Self {
                 let (lo, hi) = (lo.0.to_array(), hi.0.to_array());
                 let mut v = self.0.to_array();
                 for (i, x) in v.iter_mut().enumerate() {
@@ -76,7 +76,7 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn compress(self, mask: u32) -> Self {
+            fn compress(self, mask: u32) -> Self {
                 let (v, mut packed, mut to) = (self.0.to_array(), [0.0; $lanes], 0);
                 for (lane, x) in v.into_iter().enumerate() {
                     if mask >> lane & 1 == 1 {
@@ -88,7 +88,7 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn transpose(rows: &mut [Self; 16]) {
+            fn transpose(rows: &mut [Self; 16]) {
                 let m: [[$elem; $lanes]; $lanes] = core::array::from_fn(|i| rows[i].0.to_array());
                 for (c, row) in rows.iter_mut().enumerate().take($lanes) {
                     *row = Self(<$wide>::new(core::array::from_fn(|i| m[i][c])));
@@ -96,35 +96,35 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn sub(self, b: Self) -> Self {
+            fn sub(self, b: Self) -> Self {
                 Self(self.0 - b.0)
             }
 
             #[inline(always)]
-            unsafe fn mul(self, b: Self) -> Self {
+            fn mul(self, b: Self) -> Self {
                 Self(self.0 * b.0)
             }
 
             #[inline(always)]
-            unsafe fn div(self, b: Self) -> Self {
+            fn div(self, b: Self) -> Self {
                 Self(self.0 / b.0)
             }
 
             #[inline(always)]
-            unsafe fn or_if_negative(self, b: Self) -> Self {
+            fn or_if_negative(self, b: Self) -> Self {
                 let (x, b) = (self.0.to_array(), b.0.to_array());
                 Self(<$wide>::new(core::array::from_fn(|i| if x[i] < 0.0 { b[i] } else { x[i] })))
             }
 
             #[inline(always)]
-            unsafe fn low_bits_as_exponent(self) -> Self {
+            fn low_bits_as_exponent(self) -> Self {
                 Self(<$wide>::new(
                     self.0.to_array().map(|x| $elem::from_bits(x.to_bits() << ($elem::MANTISSA_DIGITS - 1))),
                 ))
             }
 
             #[inline(always)]
-            unsafe fn is_finite(self) -> bool {
+            fn is_finite(self) -> bool {
                 self.0.to_array().iter().all(|x| x.is_finite())
             }
 
@@ -141,7 +141,7 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+            fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
                 let elements = v.map(|v| v.0.to_array());
                 let mut every = v;
                 for (p, every) in every.iter_mut().enumerate() {
@@ -188,7 +188,7 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            unsafe fn zip(self, b: Self) -> (Self, Self) {
+            fn zip(self, b: Self) -> (Self, Self) {
                 let (a, b) = (self.0.to_array(), b.0.to_array());
                 let lane = |i: usize| if i.is_multiple_of(2) { a[i / 2] } else { b[i / 2] };
                 (

@@ -5,22 +5,15 @@ pub(crate) mod avx2;
 #[cfg(feature = "avx512")]
 pub(crate) mod avx512;
 
-/// Implements [`deinterleave`](crate::simd::Simd::deinterleave) for four vectors, by unzipping
-/// pairs.
-///
-/// # Safety
-/// CPU: the ISA. `M` is 4.
+/// Implements [`deinterleave`](crate::simd::Simd::deinterleave) for `M` = 4 vectors, by unzipping pairs.
 #[cfg(any(feature = "avx2", feature = "avx512"))]
 #[inline(always)]
-unsafe fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let ((even0, odd0), (even1, odd1)) = (v[0].unzip(v[1]), v[2].unzip(v[3]));
-        let mut every = v;
-        (every[0], every[2]) = even0.unzip(even1);
-        (every[1], every[3]) = odd0.unzip(odd1);
-        every
-    }
+fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
+    let ((even0, odd0), (even1, odd1)) = (v[0].unzip(v[1]), v[2].unzip(v[3]));
+    let mut every = v;
+    (every[0], every[2]) = even0.unzip(even1);
+    (every[1], every[3]) = odd0.unzip(odd1);
+    every
 }
 
 /// Hides from the compiler where a pointer comes from, as [`advance`](crate::simd::Simd::advance) asks.
@@ -92,39 +85,39 @@ macro_rules! common {
         }
 
         #[inline(always)]
-        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn mul_add(self, b: Self, c: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::fmadd(self.0, b.0, c.0)) }
         }
 
         #[inline(always)]
-        unsafe fn add(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn add(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::add(self.0, b.0)) }
         }
 
         #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn sub(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::sub(self.0, b.0)) }
         }
 
         #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::mul(self.0, b.0)) }
         }
 
         #[inline(always)]
-        unsafe fn div(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn div(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::div(self.0, b.0)) }
         }
 
         #[inline(always)]
-        unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        fn clamp(self, lo: Self, hi: Self) -> Self {
             // Both instructions return their second operand where either is NaN.
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::min(hi.0, $ops::max(lo.0, self.0))) }
         }
     };

@@ -151,52 +151,52 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn mul_add(self, b: Self, c: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::fma(c.$r, self.$r, b.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn add(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn add(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::add(self.$r, b.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn sub(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::sub(self.$r, b.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::mul(self.$r, b.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn div(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn div(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::div(self.$r, b.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        fn clamp(self, lo: Self, hi: Self) -> Self {
             // Both instructions return NaN where either operand is NaN.
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::min($ops::max(self.$r, lo.$r), hi.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn or_if_negative(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn or_if_negative(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::select($ops::is_negative(self.$r), b.$r, self.$r)),+) }
         }
 
         #[inline(always)]
-        unsafe fn low_bits_as_exponent(self) -> Self {
+        fn low_bits_as_exponent(self) -> Self {
             const BITS: i32 = $elem::MANTISSA_DIGITS as i32 - 1;
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.$r)))),+) }
         }
 
@@ -231,7 +231,7 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
             let mut every = v;
             // SAFETY: the arrays hold whole vectors; the caller runs where the ISA is.
             unsafe {
@@ -271,8 +271,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn mul_add_scalar(self, scalars: float32x4_t, i: usize, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
+    fn mul_add_scalar(self, scalars: float32x4_t, i: usize, c: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             Self(match i {
                 0 => vfmaq_laneq_f32::<0>(c.0, self.0, scalars),
@@ -316,9 +316,9 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
+    fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite.
-        // SAFETY: the caller runs where the ISA is.
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let zero = vsubq_f32(self.0, self.0);
             vminvq_u32(vceqq_f32(zero, zero)) != 0
@@ -326,7 +326,7 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
+    fn compress(self, mask: u32) -> Self {
         let [bytes] = &const { compressions::<1>() }[(mask & 0xf) as usize];
         // SAFETY: the row holds 16 bytes; the caller runs where the ISA is.
         unsafe {
@@ -336,8 +336,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // First pairs of rows by pairs of columns, then pairs of pairs.
             let pair = |a: Self, b: Self| {
@@ -353,8 +353,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe { (Self(vuzp1q_f32(self.0, b.0)), Self(vuzp2q_f32(self.0, b.0))) }
     }
 
@@ -376,8 +376,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe { (Self(vzip1q_f32(self.0, b.0)), Self(vzip2q_f32(self.0, b.0))) }
     }
 }
@@ -415,8 +415,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn mul_add_scalar(self, scalars: float64x2_t, i: usize, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
+    fn mul_add_scalar(self, scalars: float64x2_t, i: usize, c: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             match i {
                 0 => Self(vfmaq_laneq_f64::<0>(c.0, self.0, scalars), vfmaq_laneq_f64::<0>(c.1, self.1, scalars)),
@@ -449,9 +449,9 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
+    fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite. So is the sum of two such values.
-        // SAFETY: the caller runs where the ISA is.
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let zero = vaddq_f64(vsubq_f64(self.0, self.0), vsubq_f64(self.1, self.1));
             vminvq_u32(vreinterpretq_u32_u64(vceqq_f64(zero, zero))) != 0
@@ -459,7 +459,7 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
+    fn compress(self, mask: u32) -> Self {
         let [low, high] = &const { compressions::<2>() }[(mask & 0xf) as usize];
         // SAFETY: the rows hold 16 bytes; the caller runs where the ISA is.
         unsafe {
@@ -470,8 +470,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
             rows[0] = Self(vtrn1q_f64(a.0, b.0), vtrn1q_f64(c.0, d.0));
@@ -504,8 +504,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             (
                 Self(vuzp1q_f64(self.0, self.1), vuzp1q_f64(b.0, b.1)),
@@ -515,8 +515,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             (
                 Self(vzip1q_f64(self.0, b.0), vzip2q_f64(self.0, b.0)),

@@ -28,8 +28,8 @@ pub(super) const SOME: u8 = 2;
 
 /// The range of rows that exist, counted from row `first` of X, for a tile that sees the rows
 /// from there on.
-pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
-    ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
+pub(super) fn rows_inside<T>(args: &DirectArgs<'_, T>, first: isize) -> (usize, usize) {
+    ((-first).max(0) as usize, (args.input.height as isize - first).max(0) as usize)
 }
 
 /// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, and so on. If

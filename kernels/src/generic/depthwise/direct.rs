@@ -14,21 +14,21 @@ use crate::simd::Simd;
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
+pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
         if goes_by_rows::<V>() && args.is_by_rows {
-            let offset = |i: usize| (*args.columns.add(i)).offset;
+            let offset = |i: usize| args.columns.get_unchecked(i).offset;
             return direct_threes::<V, R>(args, [offset(0), offset(1), offset(2)]);
         }
-        if args.stride == 2 {
-            return match args.taps {
+        if args.input.table.stride == 2 {
+            return match args.input.table.taps {
                 3 if most_strided_taps::<V>(R) >= 3 => direct_pairs::<V, R, 3>(args),
                 5 if most_strided_taps::<V>(R) >= 5 => direct_pairs::<V, R, 5>(args),
                 _ => unreachable!(),
             };
         }
-        match args.taps {
+        match args.input.table.taps {
             1 => direct_columns::<V, R, 1>(args),
             2 => direct_columns::<V, R, 2>(args),
             3 => direct_columns::<V, R, 3>(args),
@@ -43,14 +43,15 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: DirectArgs promises the rows that are read. The masks leave out what lies outside
     // of them; in loose planes they may leave in lanes that no stored lane depends on, which are
     // readable. The output's contract covers the rest.
     unsafe {
         let output = &args.output;
-        let is_square = (N == 3 || N == 5) && args.columns_len == N;
-        let is_whole = output.tiles == 1 && output.vectors == 1 && rows_inside(args, args.row) == (N / 2, R + N / 2);
+        let is_square = (N == 3 || N == 5) && args.columns.len() == N;
+        let is_whole =
+            output.tiles == 1 && output.vectors == 1 && rows_inside(args, args.input.row) == (N / 2, R + N / 2);
         if is_square && is_whole {
             return whole_planes::<V, R, N>(args);
         }
@@ -59,16 +60,16 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
         let halves = halves_tails::<V, R>(output).then(|| Halves::new::<V, R, N>(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
-            let w = args.w.add(plane * args.w_plane);
+            let w = args.weights(plane);
             let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 let is_shared = halves.is_some() && tile / 2 * 2 + 1 < output.tiles;
-                let first = args.row + (tile * R) as isize;
+                let first = args.input.row + (tile * R) as isize;
                 // At most N - 1 rows are missing at either end.
                 let inside = rows_inside(args, first);
                 let is_edge = N > 1 && (inside.0 > 0 || inside.1 < R + N - 1);
-                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let x = args.row(plane, first);
                 let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
                 for vector in 0..output.vectors - usize::from(is_shared) {
                     let mut acc = [bias; R];
@@ -83,8 +84,8 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                         }
                     }
                     let mut w = w;
-                    for column in 0..args.columns_len {
-                        let (x, mask) = (x.wrapping_offset((*args.columns.add(column)).offset), masks[column]);
+                    for column in 0..args.columns.len() {
+                        let (x, mask) = (x.wrapping_offset(args.columns.get_unchecked(column).offset), masks[column]);
                         // A masked load of a whole vector costs less than one more loop.
                         if is_edge {
                             sum_column::<V, R, N, false, true, SOME>(&mut acc, x, args.step, inside, mask, w);
@@ -119,18 +120,18 @@ impl<V: Simd> Views<V> {
     /// # Safety
     /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states.
     #[inline(always)]
-    unsafe fn new(args: &DirectArgs<V::Elem>) -> Self {
+    unsafe fn new(args: &DirectArgs<'_, V::Elem>) -> Self {
         let (output, last) = (&args.output, args.output.vectors - 1);
         // SAFETY: the caller's promise.
         unsafe {
             let mut views = Self { masks: [[every_lane::<V>(); MOST_SHORT]; 3], masked: [[0; 3]; 2] };
-            for column in 0..args.columns_len {
-                let position = (*args.columns.add(column)).position;
+            for column in 0..args.columns.len() {
+                let position = args.columns.get_unchecked(column).position;
                 for (place, vector) in [(0, 0), (2, last)] {
                     let from = position + (vector * V::LANES) as isize;
                     let stored = (output.width - vector * V::LANES).min(V::LANES);
-                    let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-                    views.masks[place][column] = V::mask(from, args.width);
+                    let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
+                    views.masks[place][column] = V::mask(from, args.step);
                     views.masked[0][place] |= u32::from(is_outside(stored)) << column;
                     views.masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
                 }
@@ -147,7 +148,7 @@ impl<V: Simd> Views<V> {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: as in direct_columns.
     unsafe {
         let output = &args.output;
@@ -156,12 +157,12 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
         for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
             let mut columns = [(0_isize, every_lane::<V>(), false); N];
             for column in 0..N {
-                let DirectColumn { position, offset, .. } = *args.columns.add(column);
-                let is_outside = position < 0 || position + lanes as isize > args.width as isize;
-                columns[column] = (offset, V::mask(position, args.width), is_outside);
+                let DirectColumn { position, offset, .. } = *args.columns.get_unchecked(column);
+                let is_outside = position < 0 || position + lanes as isize > args.step as isize;
+                columns[column] = (offset, V::mask(position, args.step), is_outside);
             }
-            let mut x = args.x.wrapping_add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
-            let mut w = args.w.wrapping_add(from * args.w_plane);
+            let mut x = args.row(from, args.input.row);
+            let mut w = args.input.w.as_ptr().wrapping_add(from * args.input.w_plane);
             let mut at = from * output.y_plane;
             for plane in from..to {
                 let mut acc = [V::splat(*output.epilogue.bias.add(plane)); R];
@@ -175,8 +176,8 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                     }
                 }
                 store::<V, R>(&mut acc, output, at, 0, (lo, hi));
-                x = x.wrapping_add(args.x_plane);
-                w = w.wrapping_add(args.w_plane);
+                x = x.wrapping_add(args.input.x_plane);
+                w = w.wrapping_add(args.input.w_plane);
                 at += output.y_plane;
             }
         }
@@ -195,7 +196,7 @@ pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, offsets: [isize; 3]) {
+unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>, offsets: [isize; 3]) {
     // SAFETY: as in direct_columns.
     unsafe {
         let output = &args.output;
@@ -203,7 +204,7 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
         let (last, views) = (output.vectors - 1, Views::<V>::new(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
-            let w = args.w.add(plane * args.w_plane);
+            let w = args.weights(plane);
             let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
             for column in 0..3 {
                 for k in 0..3 {
@@ -213,10 +214,10 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
             let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let first = args.row + (tile * R) as isize;
+                let first = args.input.row + (tile * R) as isize;
                 let inside = rows_inside(args, first);
                 let is_edge = inside.0 > 0 || inside.1 < R + 2;
-                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let x = args.row(plane, first);
                 let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];

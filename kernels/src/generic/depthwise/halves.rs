@@ -36,16 +36,17 @@ pub(super) struct Halves {
 impl Halves {
     /// # Safety
     /// Memory: as [`DirectArgs`] states for `R`.
-    pub(super) unsafe fn new<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) -> Self {
+    pub(super) unsafe fn new<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<'_, V::Elem>) -> Self {
         let mut halves = Self { lanes: [0; MOST_SHORT], edges: [[0; MOST_MISSING]; 2] };
-        for (i, lanes) in halves.lanes.iter_mut().enumerate().take(args.columns_len) {
+        for (i, lanes) in halves.lanes.iter_mut().enumerate().take(args.columns.len()) {
             // SAFETY: the caller's promise.
-            let position = unsafe { (*args.columns.add(i)).position } + ((args.output.vectors - 1) * V::LANES) as isize;
-            let (from, to) = lanes_in_row(V::LANES / 2, position, args.width);
+            let position =
+                unsafe { args.columns.get_unchecked(i).position } + ((args.output.vectors - 1) * V::LANES) as isize;
+            let (from, to) = lanes_in_row(V::LANES / 2, position, args.step);
             *lanes = if from < to { (1 << to) - (1 << from) } else { 0 };
         }
         for (edges, tile) in halves.edges.iter_mut().zip([0, (args.output.tiles / 2 - 1) * 2]) {
-            let inside = [tile, tile + 1].map(|tile| rows_inside(args, args.row + (tile * R) as isize));
+            let inside = [tile, tile + 1].map(|tile| rows_inside(args, args.input.row + (tile * R) as isize));
             for (edge, lanes) in edges.iter_mut().enumerate().take(2 * (N - 1)) {
                 let row = if edge < N - 1 { edge } else { R + edge - (N - 1) };
                 let [low, high] = inside.map(|(from, to)| from <= row && row < to);
@@ -71,7 +72,7 @@ pub(super) const NO_EDGES: EdgeRows = [0; MOST_MISSING];
 /// for `R`.
 #[inline(always)]
 pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
-    args: &DirectArgs<V::Elem>,
+    args: &DirectArgs<'_, V::Elem>,
     plane: usize,
     halves: &Halves,
 ) {
@@ -82,12 +83,12 @@ pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
         let pairs = output.tiles / 2;
         for pair in 0..pairs {
             let mut acc = [bias; R];
-            let row = args.row + (pair * 2 * R) as isize;
-            let x = args.x.add(plane * args.x_plane).wrapping_offset(row * args.step as isize);
+            let row = args.input.row + (pair * 2 * R) as isize;
+            let x = args.row(plane, row);
             let x = x.wrapping_add((output.vectors - 1) * V::LANES);
-            let mut w = args.w.add(plane * args.w_plane);
-            for i in 0..args.columns_len {
-                let x = x.wrapping_offset((*args.columns.add(i)).offset);
+            let mut w = args.weights(plane);
+            for i in 0..args.columns.len() {
+                let x = x.wrapping_offset(args.columns.get_unchecked(i).offset);
                 let lanes = halves.lanes[i];
                 if pair == 0 || pair + 1 == pairs {
                     let edges = &halves.edges[usize::from(pair > 0)];

@@ -189,22 +189,22 @@ macro_rules! vector {
         lanes_by_zeros!();
 
         #[inline(always)]
-        unsafe fn or_if_negative(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn or_if_negative(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::blendv(self.0, b.0, $ops::cmp::<_CMP_LT_OQ>(self.0, $ops::zero()))) }
         }
 
         #[inline(always)]
-        unsafe fn low_bits_as_exponent(self) -> Self {
+        fn low_bits_as_exponent(self) -> Self {
             const BITS: i32 = $elem::MANTISSA_DIGITS as i32 - 1;
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
         }
 
         #[inline(always)]
-        unsafe fn is_finite(self) -> bool {
+        fn is_finite(self) -> bool {
             // x - x is 0, or NaN where x is NaN or infinite.
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe {
                 let zero = $ops::sub(self.0, self.0);
                 $ops::movemask($ops::cmp::<_CMP_UNORD_Q>(zero, zero)) == 0
@@ -212,22 +212,21 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn compress(self, mask: u32) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn compress(self, mask: u32) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::permute_words(self.0, to_front($ops::words(mask)))) }
         }
 
         #[inline(always)]
-        unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
             if M == 4 {
-                // SAFETY: the caller runs where the ISA is.
-                return unsafe { quarters(v) };
+                return quarters(v);
             }
             let table = &Every::<M, { words_of::<$elem>() }>::TABLE;
             let mut every = v;
             for p in 0..M {
                 for s in 0..M {
-                    // SAFETY: the caller runs where the ISA is; the rows of the table hold a vector.
+                    // SAFETY: a vector is the proof of the ISA; the rows of the table hold a vector.
                     unsafe {
                         let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
                         let moved = $ops::permute_words(v[s].0, from);
@@ -240,8 +239,8 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn zip(self, b: Self) -> (Self, Self) {
-            // SAFETY: the caller runs where the ISA is.
+        fn zip(self, b: Self) -> (Self, Self) {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe {
                 let (low, high) = ($ops::unpacklo(self.0, b.0), $ops::unpackhi(self.0, b.0));
                 (Self($ops::permute2f128::<0x20>(low, high)), Self($ops::permute2f128::<0x31>(low, high)))
@@ -263,8 +262,8 @@ impl Simd for F32x8 {
     vector!(f32 by ps);
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // Lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g to 4 * g + 3.
             let mut t = *rows;
@@ -291,9 +290,9 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+    fn unzip(self, b: Self) -> (Self, Self) {
         // First within 128-bit lanes, then the 64-bit pairs are put in order.
-        // SAFETY: the caller runs where the ISA is.
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(self.0, b.0));
             let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0xdd>(self.0, b.0));
@@ -311,8 +310,8 @@ impl Simd for F64x4 {
     vector!(f64 by pd);
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i and 2 * i + 1.
             let mut t = [_mm256_setzero_pd(); 4];
@@ -328,8 +327,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let (even, odd) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
             (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))

@@ -196,28 +196,28 @@ macro_rules! vector {
         // A masked multiply-add costs no more than one without a mask. A masked load would keep the
         // multiply-add from taking its operand from memory.
         #[inline(always)]
-        unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: $ops::Mask) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: $ops::Mask) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::mask_fmadd(scalars.0, self.0, c.0, lanes)) }
         }
 
         #[inline(always)]
-        unsafe fn or_if_negative(self, b: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn or_if_negative(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::blend($ops::cmp::<_CMP_LT_OQ>(self.0, $ops::zero()), self.0, b.0)) }
         }
 
         #[inline(always)]
-        unsafe fn low_bits_as_exponent(self) -> Self {
+        fn low_bits_as_exponent(self) -> Self {
             const BITS: u32 = $elem::MANTISSA_DIGITS - 1;
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
         }
 
         #[inline(always)]
-        unsafe fn is_finite(self) -> bool {
+        fn is_finite(self) -> bool {
             // x - x is 0, or NaN where x is NaN or infinite.
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe {
                 let zero = $ops::sub(self.0, self.0);
                 $ops::cmp::<_CMP_UNORD_Q>(zero, zero) == 0
@@ -225,22 +225,21 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn compress(self, mask: u32) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn compress(self, mask: u32) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::compress(mask as $ops::Mask, self.0)) }
         }
 
         #[inline(always)]
-        unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
             if M == 4 {
-                // SAFETY: the caller runs where the ISA is.
-                return unsafe { quarters(v) };
+                return quarters(v);
             }
             let table = &$ops::Every::<M>::TABLE;
             let mut every = v;
             for p in 0..M {
                 for s in 1..M {
-                    // SAFETY: the caller runs where the ISA is; a row of the table holds a vector.
+                    // SAFETY: a vector is the proof of the ISA; a row of the table holds a vector.
                     unsafe {
                         let from = $ops::load_index(table[p][s].as_ptr());
                         let low = if s == 1 { v[0] } else { every[p] };
@@ -252,21 +251,21 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn behind_last_of(self, v: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn behind_last_of(self, v: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::from_bits($ops::alignr::<{ $lanes - 1 }>($ops::to_bits(self.0), $ops::to_bits(v.0)))) }
         }
 
         #[inline(always)]
-        unsafe fn before_first_of(self, v: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
+        fn before_first_of(self, v: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::from_bits($ops::alignr::<1>($ops::to_bits(v.0), $ops::to_bits(self.0)))) }
         }
 
         #[inline(always)]
-        unsafe fn every_second(self, b: Self, from: isize) -> Self {
+        fn every_second(self, b: Self, from: isize) -> Self {
             let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as $ops::Mask;
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe {
                 let even = $ops::load_index($ops::EVEN.as_ptr());
                 let index = $ops::add_index(even, $ops::set1_index(from as $ops::Index));
@@ -275,7 +274,7 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        unsafe fn advance_after(p: *const $elem, step: usize, x: Self) -> *const $elem {
+        fn advance_after(p: *const $elem, step: usize, x: Self) -> *const $elem {
             // A function of its own, because registers of this class need the feature.
             #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
             #[target_feature(enable = "avx512f")]
@@ -291,13 +290,13 @@ macro_rules! vector {
                 }
                 after
             }
-            // SAFETY: the caller runs where the ISA is.
+            // SAFETY: a vector is the proof of the ISA.
             unsafe { after(p.wrapping_add(step), x.0) }
         }
 
         #[inline(always)]
-        unsafe fn zip(self, b: Self) -> (Self, Self) {
-            // SAFETY: the caller runs where the ISA is; the tables hold a vector.
+        fn zip(self, b: Self) -> (Self, Self) {
+            // SAFETY: a vector is the proof of the ISA; the tables hold a vector.
             unsafe {
                 let [low, high] = [$ops::load_index($ops::ZIP[0].as_ptr()), $ops::load_index($ops::ZIP[1].as_ptr())];
                 (Self($ops::permute(self.0, low, b.0)), Self($ops::permute(self.0, high, b.0)))
@@ -314,8 +313,8 @@ impl Simd for F32x16 {
     vector!(f32 x 16 by ps);
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // First, 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 *
             // l + c of rows 4 * g to 4 * g + 3.
@@ -358,8 +357,8 @@ impl Simd for F64x8 {
     vector!(f64 x 8 by pd);
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i and 2 * i + 1.
             let mut t = *rows;
