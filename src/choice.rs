@@ -30,17 +30,10 @@ pub enum Algorithm {
     /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never
     /// made.
     ImplicitGemm,
-    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions.
+    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions, or with
+    /// images in place of positions where the kernel covers X. ConvTranspose of a single position of X
+    /// whose kernel covers Y exactly.
     ChannelGemm,
-    /// Conv of stride 1 with padding: as `ChannelGemm`, on the rows of X itself. Products with
-    /// padding are left out.
-    ChannelGemmUnpadded,
-    /// Conv whose kernel covers X exactly: as `ChannelGemm`, with images in place of output
-    /// positions.
-    ChannelGemmImages,
-    /// ConvTranspose: the products of each tap with all positions of X, with vectors along output
-    /// channels, are added in place.
-    ChannelGemmAdded,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),
     /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output
@@ -64,14 +57,11 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 15] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
         Self::ChannelGemm,
-        Self::ChannelGemmUnpadded,
-        Self::ChannelGemmImages,
-        Self::ChannelGemmAdded,
         Self::Im2col(Blas::Native),
         Self::Im2col(Blas::Gemm),
         Self::Im2col(Blas::Matrixmultiply),
@@ -93,9 +83,6 @@ impl Algorithm {
             Self::Pointwise => "pointwise",
             Self::ImplicitGemm => "implicit-gemm",
             Self::ChannelGemm => "channel-gemm",
-            Self::ChannelGemmUnpadded => "channel-gemm:unpadded",
-            Self::ChannelGemmImages => "channel-gemm:images",
-            Self::ChannelGemmAdded => "channel-gemm:added",
             Self::Im2col(Blas::Native) => "im2col:native",
             Self::Im2col(Blas::Gemm) => "im2col:gemm",
             Self::Im2col(Blas::Matrixmultiply) => "im2col:matrixmultiply",
@@ -113,27 +100,10 @@ impl Algorithm {
     /// The operator that the algorithm is for; none if it is for both.
     pub(crate) fn only_for(self) -> Option<Op> {
         match self {
-            Self::Winograd | Self::Naive => None,
-            Self::ChannelGemmAdded | Self::Transposed | Self::Col2im(_) | Self::Upsample => Some(Op::ConvTranspose),
-            Self::Pointwise
-            | Self::ImplicitGemm
-            | Self::ChannelGemm
-            | Self::ChannelGemmUnpadded
-            | Self::ChannelGemmImages
-            | Self::Im2col(_)
-            | Self::Depthwise
-            | Self::Grouped => Some(Op::Conv),
+            Self::Winograd | Self::ChannelGemm | Self::Naive => None,
+            Self::Transposed | Self::Col2im(_) | Self::Upsample => Some(Op::ConvTranspose),
+            Self::Pointwise | Self::ImplicitGemm | Self::Im2col(_) | Self::Depthwise | Self::Grouped => Some(Op::Conv),
         }
-    }
-
-    /// Whether this algorithm and another one pack weights alike: a plan of one then reads what
-    /// the other has packed, if the layouts are equal.
-    pub(crate) fn packs_like(self, other: Self) -> bool {
-        let first_alike = |algorithm: Self| match algorithm {
-            Self::ChannelGemmUnpadded | Self::ChannelGemmImages => Self::ChannelGemm,
-            other => other,
-        };
-        first_alike(self) == first_alike(other)
     }
 }
 

@@ -36,6 +36,12 @@ pub trait Compute: Real + bytemuck::Pod {
     fn is_finite_value(self) -> bool;
 }
 
+/// Whether all values are finite. It looks at many of them before it decides, because a decision
+/// after each one keeps the compiler from using vectors.
+pub(crate) fn all_finite<A: Compute>(values: &[A]) -> bool {
+    values.chunks(1024).all(|values| values.iter().fold(true, |all, value| all & value.is_finite_value()))
+}
+
 impl Compute for f32 {
     fn is_finite_value(self) -> bool {
         self.is_finite()

@@ -99,18 +99,7 @@ pub(crate) struct ChannelTiles<T: Real> {
     /// For wide panels and for narrow ones: the kernels of two rows at once, where rows have so
     /// few pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
-    /// For wide panels and for narrow ones: what a step of two rows takes.
-    joining: [JoiningCycles; 2],
     rate: Rate,
-}
-
-/// Cycles of one step of k for two rows of pixels, with the reading of the panel.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct JoiningCycles {
-    /// For both rows in one call.
-    at_once: f64,
-    /// For each of the rows in a call of its own.
-    one_row: f64,
 }
 
 impl<T: Real> ChannelTiles<T> {
@@ -129,19 +118,7 @@ impl<T: Real> ChannelTiles<T> {
         let panels = ChannelPanels { lanes: least[0].lanes(), wide: wide[0].nr() };
         let two_rows = two_rows(isa, width, panels);
         let rate = Rate::new(machine);
-        let joining = [JoiningCycles::default(); 2];
-        let mut tiles = Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, joining, rate };
-        tiles.joining = [tiles.nr(), 1].map(|channels| {
-            let Some(kernel) = tiles.two_rows(channels) else { return JoiningCycles::default() };
-            // Each call reads the panel.
-            let row_bytes = (kernel.nr() * size_of::<T>()) as f64;
-            let read = machine.prices().read_share * row_bytes / machine.l2_bytes_per_cycle;
-            JoiningCycles {
-                at_once: kernel_cycles(machine, kernel) + read,
-                one_row: tiles.row_cycles(machine, channels) + read,
-            }
-        });
-        Some(tiles)
+        Some(Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, rate })
     }
 
     /// The name of the kernel that does most of the work.
@@ -192,47 +169,18 @@ impl<T: Real> ChannelTiles<T> {
         self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
     }
 
-    /// The kernel for two rows of pixels and a panel of `channels` channels, and the taps that it
-    /// computes. The rows need `taps` each. The kernel multiplies all taps of either for both:
-    /// None where that costs more than it saves.
-    pub(crate) fn joined(
-        &self,
-        channels: usize,
-        taps: [&Range<usize>; 2],
-    ) -> Option<(&'static ChannelKernel<T>, Range<usize>)> {
-        let kernel = self.two_rows(channels)?;
-        let joined = taps[0].start.min(taps[1].start)..taps[0].end.max(taps[1].end);
-        let JoiningCycles { at_once, one_row } = self.joining[usize::from(self.panels.panel(channels).1)];
-        let apart = (taps[0].len() + taps[1].len()) as f64 * one_row;
-        (joined.len() as f64 * at_once <= apart).then_some((kernel, joined))
-    }
-
-    /// Estimated cycles of one step of k for a row of pixels and all channels.
-    pub(crate) fn cycles(&self, machine: &Machine, channels: usize) -> f64 {
-        self.of_panels(channels, |channels| self.row_cycles(machine, channels))
-    }
-
-    /// The same for `rows` rows, two at a time where there are kernels for that.
-    pub(crate) fn cycles_of_rows(&self, machine: &Machine, rows: usize, channels: usize) -> f64 {
-        self.of_panels(channels, |channels| match self.two_rows(channels) {
-            Some(kernel) => {
-                let one = self.row_cycles(machine, channels);
-                (rows / 2) as f64 * kernel_cycles(machine, kernel) + (rows % 2) as f64 * one
-            }
-            None => rows as f64 * self.row_cycles(machine, channels),
-        })
-    }
-
-    /// The sum over all panels of what `of` says for a panel of so many channels.
-    fn of_panels(&self, channels: usize, of: impl Fn(usize) -> f64) -> f64 {
+    /// Estimated cycles of one step of k for a row of pixels and all channels. If `are_paired`, rows are
+    /// multiplied two at a time where there are kernels for that.
+    pub(crate) fn cycles(&self, machine: &Machine, channels: usize, are_paired: bool) -> f64 {
         let last = channels % self.nr();
-        (channels / self.nr()) as f64 * of(self.nr()) + if last == 0 { 0.0 } else { of(last) }
-    }
-
-    /// Estimated cycles of one step of k for a row of pixels and a panel of `channels` channels.
-    fn row_cycles(&self, machine: &Machine, channels: usize) -> f64 {
-        let tile = |t: usize| kernel_cycles(machine, self.kernel(self.pixels(t).len(), channels));
-        (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
+        let of_panel = |channels: usize| match self.two_rows(channels).filter(|_| are_paired) {
+            Some(kernel) => kernel_cycles(machine, kernel) / 2.0,
+            None => {
+                let tile = |t: usize| kernel_cycles(machine, self.kernel(self.pixels(t).len(), channels));
+                (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
+            }
+        };
+        (channels / self.nr()) as f64 * of_panel(self.nr()) + if last == 0 { 0.0 } else { of_panel(last) }
     }
 
     /// How fast the calls fetch weights.
@@ -242,16 +190,12 @@ impl<T: Real> ChannelTiles<T> {
 }
 
 /// Estimated cycles of one step of k of a tile.
-pub(crate) fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
+fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
     machine.tile_cycles(kernel.fmas(), kernel.loads()) * machine.prices().channel_tiles
 }
 
 /// The kernels for two rows of `width` pixels, for wide panels and for narrow ones.
-pub(crate) fn two_rows<T: Real>(
-    isa: Isa,
-    width: usize,
-    panels: ChannelPanels,
-) -> Option<[&'static ChannelKernel<T>; 2]> {
+fn two_rows<T: Real>(isa: Isa, width: usize, panels: ChannelPanels) -> Option<[&'static ChannelKernel<T>; 2]> {
     let kernels = two_row_kernels::<T>(isa);
     let find = |nr: usize| kernels.iter().find(|k| k.mr() == 2 * width && k.nr() == nr);
     Some([find(panels.wide)?, find(panels.lanes)?])
@@ -283,13 +227,6 @@ impl ChannelPanels {
     pub(crate) fn padded(&self, channels: usize) -> usize {
         let rest = channels % self.wide;
         channels - rest + if rest == 0 { 0 } else { self.panel(rest).0 }
-    }
-
-    /// The sum over the panels of `channels` channels. `of` is asked for a panel, and told
-    /// whether it is narrow.
-    pub(crate) fn sum(&self, channels: usize, of: impl Fn(bool) -> f64) -> f64 {
-        let rest = channels % self.wide;
-        (channels / self.wide) as f64 * of(false) + if rest == 0 { 0.0 } else { of(self.panel(rest).1) }
     }
 }
 

@@ -88,11 +88,11 @@ pub(crate) type Build<'a, T> = Box<dyn FnOnce() -> Box<dyn Lowering<T>> + 'a>;
 /// The data of one task: what all tasks of a run read, and the task's part of Y.
 pub(crate) struct Io<'a, T: Element> {
     pub(crate) x: &'a [T],
+    /// Finite, unless the definition's loops run: so a product with padding is zero, and may be left
+    /// out.
     pub(crate) weights: &'a [T::Acc],
     /// One value for each output channel.
     pub(crate) bias: &'a [T::Acc],
-    /// Whether all weights are finite: then a product with padding is zero, and may be left out.
-    pub(crate) is_finite: bool,
     pub(crate) residual: Addend<'a, T>,
     /// The part of Y that the task writes.
     pub(crate) y: Region<'a, T>,

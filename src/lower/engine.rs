@@ -78,12 +78,6 @@ impl RowPanels {
         self.start(panels.start)..self.start(panels.end)
     }
 
-    /// The panel that a row is in.
-    pub(crate) fn panel_of(&self, row: usize) -> usize {
-        let of_taller = self.taller * (self.height + 1);
-        if row < of_taller { row / (self.height + 1) } else { self.taller + (row - of_taller) / self.height }
-    }
-
     /// Packs a matrix of `k` columns, given by an accessor, panel by panel, each `[k][height]`.
     pub(crate) fn pack<T>(&self, k: usize, packed: &mut [T], element: impl Fn(usize, usize) -> T) {
         for p in 0..self.count() {

@@ -53,7 +53,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         work,
     };
     let build: Build<'a, T> = Box::new(move || {
-        let planes = PaddedPlanes::new(geometry, cut, false);
+        let planes = PaddedPlanes::new(geometry, cut);
         let last_block = geometry.in_channels_per_group() - (k_blocks.max(1) - 1) * block;
         let edge = geometry.axes[cut.axis].output % cut.extent;
         let last_extent = if edge == 0 { cut.extent } else { edge };
@@ -144,8 +144,6 @@ impl ImplicitBlocking {
             value_bytes,
             threads: request.threads,
             per_thread,
-            // Longer rows would have more garbage columns.
-            is_aligned: false,
         };
         let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
         let (cut, sizes) =

@@ -164,35 +164,23 @@ pub(crate) fn positions_on(axes: &[Axis], cut: SlabCut, i: usize) -> usize {
     }
 }
 
-/// Elements from one row of the planes to the next, where a row has `len` of its own. With
-/// `is_aligned`, rows begin at cache lines if that adds few elements: stores that cross into the
-/// next line take half as long again.
-fn row_len(len: usize, is_aligned: bool) -> Option<usize> {
-    let whole = len.checked_next_multiple_of(LINE_ELEMENTS)?;
-    Some(if is_aligned && whole - len <= len / MOST_SLACK { whole } else { len })
-}
-
 /// Elements of `f32` of a cache line.
 const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
-/// A row may become longer by one part in so many, to begin at a cache line: more would cost more
-/// than it saves.
-const MOST_SLACK: usize = 4;
 /// Channels of a block up to which their offsets must fit 32 bits, at least.
 const CHANNELS_IN_REACH: usize = 64;
 
 /// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
-fn sizes(axes: &[Axis], cut: SlabCut, is_aligned: bool) -> Option<PlaneSizes> {
+fn sizes(axes: &[Axis], cut: SlabCut) -> Option<PlaneSizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
         let here = positions_on(axes, cut, i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
         let span = here.checked_add(reach(a))?;
-        let len = row_len(span, is_aligned && i > 0 && i + 1 == axes.len())?;
         // Kernels copy a phase of a slab's row by positions in X, which may be far outside of it.
-        let last = (a.output - 1).checked_add(len)?.checked_mul(a.stride)?;
+        let last = (a.output - 1).checked_add(span)?.checked_mul(a.stride)?;
         let furthest = last.checked_add(a.pad_begin)?.checked_add(a.input)?;
         isize::try_from(furthest.checked_add(Picks::BEYOND)?).ok()?;
-        plane = plane.checked_mul(len)?;
+        plane = plane.checked_mul(span)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
     }
     let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
@@ -249,8 +237,6 @@ pub(crate) struct SlabLimits {
     pub(crate) threads: usize,
     /// Slabs that each thread should have, at least.
     pub(crate) per_thread: usize,
-    /// Whether rows may be longer than they need be, to begin at cache lines.
-    pub(crate) is_aligned: bool,
 }
 
 /// Slabs that each thread may have, at least. With several, threads end at about the same time
@@ -286,7 +272,7 @@ impl SlabLimits {
     /// sums of so many columns are. None if the planes are too large.
     pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(SlabCut, PlaneSizes)> {
         let fits = |cut: SlabCut| {
-            sizes(axes, cut, self.is_aligned).is_some_and(|sizes| {
+            sizes(axes, cut).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
                 values.saturating_mul(self.value_bytes) <= self.budget_bytes && sizes.columns <= MOST_COLUMNS
             })
@@ -297,22 +283,28 @@ impl SlabLimits {
         let axis = (0..last).find(|&axis| fits(SlabCut { axis, extent: 1 })).unwrap_or(last);
         let whole = axes[axis].output;
         let largest = largest_that(whole, |extent| fits(SlabCut { axis, extent }));
-        let fitting = sizes(axes, SlabCut { axis, extent: largest }, self.is_aligned)?;
-        let slabs = self.images * fitting.slabs;
+        let fitting = sizes(axes, SlabCut { axis, extent: largest })?;
+        let cut = SlabCut { axis, extent: self.even_extent((whole, largest), (fitting.slabs, fitting.columns)) };
+        let sizes = sizes(axes, cut)?;
+        let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.value_bytes)?;
+        (bytes <= MOST_BYTES).then_some((cut, sizes))
+    }
+
+    /// The extent of equal slabs of an axis of `whole` positions, which gives threads equal numbers of
+    /// slabs. It is `largest` at most. Slabs of that extent are `slabs` for an image, of `columns` columns
+    /// each.
+    pub(crate) fn even_extent(&self, (whole, largest): (usize, usize), (slabs, columns): (usize, usize)) -> usize {
+        let slabs = self.images * slabs;
         // Positions on the axes before, of all images: each is cut alike.
         let others = slabs / whole.div_ceil(largest).max(1);
         let mut most = largest;
         if self.threads > 1 && slabs < self.per_thread * self.threads {
             let smaller = (largest * slabs).div_ceil(self.per_thread * self.threads);
-            let least = (largest * LEAST_COLUMNS).div_ceil(fitting.columns);
+            let least = (largest * LEAST_COLUMNS).div_ceil(columns);
             most = smaller.max(least).min(largest);
         }
-        // Threads have equal numbers of slabs, and slabs equal extents.
         let extent = even_share(whole, most, others, self.threads);
-        let cut = SlabCut { axis, extent: whole.div_ceil(whole.div_ceil(extent)) };
-        let sizes = sizes(axes, cut, self.is_aligned)?;
-        let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.value_bytes)?;
-        (bytes <= MOST_BYTES).then_some((cut, sizes))
+        whole.div_ceil(whole.div_ceil(extent))
     }
 }
 
@@ -328,14 +320,13 @@ pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
 }
 
 impl PaddedPlanes {
-    pub(crate) fn new(geometry: &Geometry, cut: SlabCut, is_aligned: bool) -> Self {
+    pub(crate) fn new(geometry: &Geometry, cut: SlabCut) -> Self {
         let axes = geometry.axes.clone();
         let (rank, last) = (axes.len(), axes.len() - 1);
         let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
         let (mut pitches, mut steps) = (vec![1; rank], vec![1_usize; rank]);
         for i in (1..rank).rev() {
-            let row = row_len(spans[i], is_aligned && i == last).expect("sizes() found that the planes fit");
-            pitches[i - 1] = pitches[i] * row;
+            pitches[i - 1] = pitches[i] * spans[i];
             steps[i - 1] = steps[i].wrapping_mul(axes[i].input);
         }
         let plane = pitches[0] * spans[0];

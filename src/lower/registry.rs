@@ -5,7 +5,7 @@ use core::any::Any;
 
 use super::contract::{Answer, Request};
 use super::{
-    channel_gemm, col2im, depthwise, grouped, im2col, implicit_gemm, naive, pointwise, transposed, upsample, winograd,
+    channel_gemm, col2im, depthwise, exact, grouped, im2col, implicit_gemm, pointwise, transposed, upsample, winograd,
 };
 use crate::choice::{Algorithm, Blas};
 use crate::exec::Line;
@@ -143,16 +143,7 @@ fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
         Algorithm::Winograd => (winograd::accepts, |r| fitting(r, |bytes| winograd::offer(r, bytes))),
         Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
         Algorithm::ImplicitGemm => (ANY, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
-        Algorithm::ChannelGemm => {
-            (channel_gemm::padded::accepts, |r| fitting(r, |bytes| channel_gemm::padded::offer(r, bytes)))
-        }
-        Algorithm::ChannelGemmUnpadded => {
-            (channel_gemm::unpadded::accepts, |r| fitting(r, |bytes| channel_gemm::unpadded::offer(r, bytes)))
-        }
-        Algorithm::ChannelGemmImages => {
-            (channel_gemm::images::accepts, |r| fitting(r, |bytes| channel_gemm::images::offer(r, bytes)))
-        }
-        Algorithm::ChannelGemmAdded => (ANY, |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes))),
+        Algorithm::ChannelGemm => (channel_gemm::accepts, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
         Algorithm::Im2col(blas) => (
             ANY,
             match blas {
@@ -170,7 +161,7 @@ fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
                 Blas::Matrixmultiply => |r| fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes)),
             },
         ),
-        Algorithm::Naive => (ANY, naive::offer),
+        Algorithm::Naive => (ANY, |r| Ok(exact::offer(r))),
         Algorithm::Depthwise => (depthwise::accepts, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
         Algorithm::Grouped => (grouped::accepts, grouped::offer),
         Algorithm::Upsample => (upsample::accepts, |r| fitting(r, |bytes| upsample::offer(r, bytes))),

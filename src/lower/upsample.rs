@@ -317,7 +317,7 @@ impl<T: Element> Lowering<T> for Upsample<T> {
         let mut arena = Arena::new(scratch);
         let (seen, sums) = (arena.get(self.seen), arena.get(self.sums));
         for (planes, rows) in self.parts(task) {
-            if self.is_short || !io.is_finite {
+            if self.is_short {
                 self.define(io, planes, rows);
             } else {
                 self.planes(io, planes, rows, [&mut *seen, &mut *sums]);

@@ -3,17 +3,11 @@
 //! Dilated kernels can reach beyond small images: a 3x3 kernel of dilation 36 on a 33x33 image
 //! has one tap that meets input. What is left is an ordinary layer with a smaller kernel, so the
 //! lowerings need not know.
-//!
-//! A product with padding is zero if the weight is finite, and NaN otherwise. A tap that sees
-//! padding alone would add that NaN to every output of its channel, so the channel's bias becomes
-//! NaN instead.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::Real;
-
-use crate::element::{Compute, Element};
+use crate::element::Element;
 use crate::error::Error;
 use crate::exec::reserved;
 use crate::{Geometry, Op};
@@ -46,21 +40,11 @@ impl LiveTaps {
         })
     }
 
-    /// The weights of these taps. It makes the bias NaN for channels that have a non-finite
-    /// weight at a tap that is left out.
-    pub(crate) fn select<T: Element>(&self, whole: &Geometry, w: &[T], bias: &mut [T::Acc]) -> Result<Vec<T>, Error> {
+    /// The weights of these taps.
+    pub(crate) fn select<T: Element>(&self, whole: &Geometry, w: &[T]) -> Result<Vec<T>, Error> {
         let mut selected = reserved(self.geometry.weight_len(), format_args!("{}, taps that meet input", whole.op))?;
-        let (taps, filter) = (whole.kernel_volume(), whole.in_channels_per_group() * whole.kernel_volume());
-        let is_live: Vec<_> = (0..taps).map(|tap| self.contain(whole, tap)).collect();
-        for (w, bias) in w.chunks_exact(filter).zip(bias) {
-            for (w, is_live) in w.iter().zip(is_live.iter().cycle()) {
-                if *is_live {
-                    selected.push(*w);
-                } else if !w.to_acc().is_finite_value() {
-                    *bias = T::Acc::from_f64(f64::NAN);
-                }
-            }
-        }
+        let is_live: Vec<_> = (0..whole.kernel_volume()).map(|tap| self.contain(whole, tap)).collect();
+        selected.extend(w.iter().zip(is_live.iter().cycle()).filter(|(_, is_live)| **is_live).map(|(w, _)| *w));
         Ok(selected)
     }
 }

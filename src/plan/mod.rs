@@ -28,7 +28,6 @@ pub use packed::PackedWeights;
 pub use planner::Planner;
 pub use tune::Tuning;
 
-use crate::Geometry;
 use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::error::{Error, bail};
@@ -38,6 +37,7 @@ use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::lower::contract::{Addend, Io, Lowering, Recipe};
 use crate::machine::Machine;
 use crate::units::Count;
+use crate::{Activation, Geometry};
 use explain::Estimate;
 use live::LiveTaps;
 use packed::{Format, Lineage, Live, Packing};
@@ -102,7 +102,10 @@ pub struct Plan<T: Element> {
     whole: Method<T>,
     /// What is run instead where some taps see padding alone.
     live: Option<(LiveTaps, Method<T>)>,
+    /// What is run instead where a weight is not finite. Made when it is asked for.
+    exact: Once<Method<T>>,
     threads: usize,
+    activation: Activation,
     /// Whether this CPU has the ISA: kernels of another one are descriptions, and panic where
     /// they are called.
     is_runnable: bool,
@@ -186,6 +189,11 @@ impl<T: Element> Plan<T> {
     /// [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for, or
     /// none.
     pub fn threads_with(&self, threads: Threads<'_>) -> Result<usize, Error> {
+        self.slots(self.method(), threads)
+    }
+
+    /// The number of threads that a run by a method uses.
+    fn slots(&self, method: &Method<T>, threads: Threads<'_>) -> Result<usize, Error> {
         let (op, count, planned) = (self.geometry.op, threads.count(), self.threads);
         if count == 0 {
             bail!(Threads, "{op}: a run on 0 threads; there must be at least 1");
@@ -197,7 +205,6 @@ impl<T: Element> Plan<T> {
                 Count(planned, "thread")
             );
         }
-        let method = self.method();
         Ok(if method.cost < SERIAL_COST { 1 } else { count.min(method.recipe.tasks).max(1) })
     }
 
@@ -245,17 +252,22 @@ impl<T: Element> Plan<T> {
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
         self.check_weights(w, bias)?;
-        let PackInput { bias, live } = self.pack_input(w, bias)?;
-        let packing = |method: &Method<T>, w: &[T], bias| {
-            Packing::new(&*method.lowering, &method.recipe, &method.format, w, bias)
+        let packing = |method: &Method<T>, w: &[T]| {
+            Packing::new(&*method.lowering, &method.recipe, &method.format, w, self.bias_values(bias)?)
         };
-        let live = match live {
-            Some(LivePackInput { taps, method, w, bias }) => {
-                Some(Live { taps: taps.ranges.clone(), packing: packing(method, &w, bias)? })
+        let (mut whole, lineage) = (packing(&self.whole, w)?, self.lineage.clone());
+        if !whole.is_finite {
+            whole = packing(self.exact(), w)?;
+            return Ok(PackedWeights { whole, live: None, lineage });
+        }
+        let live = match &self.live {
+            Some((taps, method)) => {
+                let packing = packing(method, &taps.select(&self.geometry, w)?)?;
+                Some(Live { taps: taps.ranges.clone(), packing })
             }
             None => None,
         };
-        Ok(PackedWeights { whole: packing(&self.whole, w, bias)?, live, lineage: self.lineage.clone() })
+        Ok(PackedWeights { whole, live, lineage })
     }
 
     /// Checks that a run accepts these weights: this plan packed them, or was made for them by
@@ -285,6 +297,8 @@ impl<T: Element> Plan<T> {
         let (op, format) = (self.geometry.op, &packed.whole.format);
         match format.difference_of_layer::<T>(&self.geometry, self.isa()) {
             Some(difference) => bail!(PackedMismatch, "{op}: {difference}"),
+            // They are W as it is, whichever plan packed them.
+            None if !packed.whole.is_finite => Ok(()),
             None => bail!(
                 PackedMismatch,
                 "{op}: another plan packed the weights: pack with this plan, or make a plan for these weights"
@@ -421,34 +435,45 @@ impl<T: Element> Plan<T> {
         if let Addend::Tensor(residual) = residual {
             self.check_len("the residual", residual.len(), geometry.output_len(), || geometry.output_shape())?;
         }
-        let packed = self.packing_in(packed)?;
-        let (method, slots) = (self.method(), self.threads_with(threads)?);
+        let (method, packed) = self.method_for(packed)?;
+        let slots = self.slots(method, threads)?;
         let of_thread = method.recipe.scratch.lines();
         let (has, needs) = (workspace.bytes(), slots * of_thread * size_of::<Line>());
         if has < needs {
             let has = workspace.description();
             bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
         }
-        let (weights, bias, is_finite) = (packed.values(), &*packed.bias, packed.is_finite);
+        let (weights, bias) = (packed.values(), &*packed.bias);
         let lowering = &method.lowering;
         let run = |task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
-            lowering.run(task, &Io { x, weights, bias, is_finite, residual, y: region }, scratch);
+            lowering.run(task, &Io { x, weights, bias, residual, y: region }, scratch);
         };
         let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explain()));
         Ok(y.fill(&proven, (threads, slots), (workspace.lines(), of_thread), &run))
     }
 
-    /// What is run.
+    /// What is run if all weights are finite.
     fn method(&self) -> &Method<T> {
         self.live.as_ref().map_or(&self.whole, |(_, method)| method)
     }
 
-    /// The part of packed weights that a run reads.
-    fn packing_in<'a>(&self, packed: &'a PackedWeights<T>) -> Result<&'a Packing<T>, Error> {
+    /// What is run if a weight is not finite.
+    fn exact(&self) -> &Method<T> {
+        if self.whole.format.algorithm == Algorithm::Naive {
+            return &self.whole;
+        }
+        self.exact.call_once(|| Method::exact(&self.geometry, &self.machine, self.threads, self.activation))
+    }
+
+    /// What is run on packed weights, and the part of them that it reads.
+    fn method_for<'a>(&'a self, packed: &'a PackedWeights<T>) -> Result<(&'a Method<T>, &'a Packing<T>), Error> {
         self.accepts(packed)?;
         Ok(match &self.live {
-            None => &packed.whole,
-            Some(_) => &packed.live.as_ref().expect("accepted weights have what the plan reads").packing,
+            _ if !packed.whole.is_finite => (self.exact(), &packed.whole),
+            None => (&self.whole, &packed.whole),
+            Some((_, method)) => {
+                (method, &packed.live.as_ref().expect("accepted weights have what the plan reads").packing)
+            }
         })
     }
 
@@ -486,20 +511,6 @@ impl<T: Element> Plan<T> {
         Ok(values)
     }
 
-    /// What is packed beside W.
-    fn pack_input(&self, w: &[T], bias: Option<&[T]>) -> Result<PackInput<'_, T>, Error> {
-        let whole = self.bias_values(bias)?;
-        let live = match &self.live {
-            Some((taps, method)) => {
-                let mut bias = whole.clone();
-                let w = taps.select(&self.geometry, w, &mut bias)?;
-                Some(LivePackInput { taps, method, w, bias })
-            }
-            None => None,
-        };
-        Ok(PackInput { bias: whole, live })
-    }
-
     /// The length of X.
     pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
         self.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
@@ -523,20 +534,6 @@ impl<T: Element> Plan<T> {
         }
         Ok(())
     }
-}
-
-/// The bias for the whole kernel, and what is packed for the live taps, if they are not all.
-struct PackInput<'a, T: Element> {
-    bias: Vec<T::Acc>,
-    live: Option<LivePackInput<'a, T>>,
-}
-
-/// Weights and bias of the taps that meet input, and how they are packed.
-struct LivePackInput<'a, T: Element> {
-    taps: &'a LiveTaps,
-    method: &'a Method<T>,
-    w: Vec<T>,
-    bias: Vec<T::Acc>,
 }
 
 impl Workspace<'static> {

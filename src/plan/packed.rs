@@ -11,7 +11,7 @@ use convoke_kernels::Isa;
 
 use super::memory::PackedMemory;
 use crate::choice::Algorithm;
-use crate::element::{Compute, Element};
+use crate::element::{Element, all_finite};
 use crate::error::Error;
 use crate::exec::{lines_for, reserved};
 use crate::lower::contract::{Lowering, Recipe};
@@ -135,7 +135,7 @@ pub(crate) struct Packing<T: Element> {
     pub(crate) memory: PackedMemory,
     /// One value for each output channel.
     pub(crate) bias: Vec<T::Acc>,
-    /// Whether all values are finite.
+    /// Whether all values are finite. If not, they are W as given, for the definition's loops.
     pub(crate) is_finite: bool,
 }
 
@@ -151,8 +151,10 @@ impl<T: Element> Packing<T> {
         let len = recipe.packed_len;
         let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
-        let is_finite = pack(lowering, w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite })
+        lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+        let mut packing = Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite: false };
+        packing.is_finite = all_finite(packing.values());
+        Ok(packing)
     }
 
     pub(crate) fn values(&self) -> &[T::Acc] {
@@ -164,19 +166,6 @@ impl<T: Element> Packing<T> {
     }
 }
 
-/// Packs W into zeros, and returns whether all values are finite.
-pub(super) fn pack<T: Element>(lowering: &dyn Lowering<T>, w: &[T], packed: &mut [T::Acc]) -> bool {
-    lowering.pack(w, packed);
-    all_finite(packed)
-}
-
-/// Whether all packed values are finite. Then all weights are, because they are among the values. It
-/// looks at many of them before it decides, because a decision after each one keeps the compiler
-/// from using vectors.
-pub(super) fn all_finite<A: Compute>(values: &[A]) -> bool {
-    values.chunks(1024).all(|values| values.iter().fold(true, |all, value| all & value.is_finite_value()))
-}
-
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
 ///
 /// They are accepted by the plan that packed them, and by plans that
@@ -186,6 +175,9 @@ pub(super) fn all_finite<A: Compute>(values: &[A]) -> bool {
 ///
 /// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
 /// taps that it keeps, and all taps.
+///
+/// Where a weight is not finite, a plan of any algorithm packs W as it is, and runs the loops of the
+/// definition on it, `naive`: that is right, and slow.
 ///
 /// Threads share them by reference; a clone copies them. W itself is not needed any more.
 ///
@@ -220,7 +212,8 @@ pub(crate) struct Live<T: Element> {
 }
 
 impl<T: Element> PackedWeights<T> {
-    /// The algorithm of the plan that packed them. Others may pack alike:
+    /// The algorithm that they are packed for: that of the plan, or `naive` if a weight is not
+    /// finite. Others may pack alike:
     /// [`Planner::packed_for`](crate::Planner::packed_for) takes the cheapest of these.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
@@ -240,6 +233,7 @@ impl<T: Element> core::fmt::Debug for PackedWeights<T> {
             .field("format", &self.whole.format)
             .field("live", &self.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
             .field("bytes", &self.bytes())
+            .field("is_finite", &self.whole.is_finite)
             .finish()
     }
 }

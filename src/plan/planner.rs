@@ -22,7 +22,7 @@ use crate::error::{Error, bail};
 use crate::exec::Line;
 use crate::exec::split::{self, Shape, Tasks};
 use crate::lower::contract::{Lowering, Offer, Recipe, Request};
-use crate::lower::registry;
+use crate::lower::{exact, registry};
 use crate::machine::{self, Isa, Machine};
 use crate::{ErrorKind, Geometry, Operator};
 
@@ -65,6 +65,8 @@ enum Wish {
     /// The weights are packed by this algorithm: one that packs like it is taken, or the plan
     /// fails.
     Packed(Algorithm),
+    /// A weight is not finite: only the definition's loops are right.
+    Exact,
 }
 
 impl Wish {
@@ -72,7 +74,8 @@ impl Wish {
     fn exclusion(self, algorithm: Algorithm) -> Option<&'static str> {
         match self {
             Self::Force(forced) if forced != algorithm => Some("another algorithm is forced"),
-            Self::Packed(packed) if !packed.packs_like(algorithm) => Some("another algorithm has packed the weights"),
+            Self::Exact if algorithm != Algorithm::Naive => Some("a weight is not finite"),
+            Self::Packed(packed) if packed != algorithm => Some("another algorithm has packed the weights"),
             _ => None,
         }
     }
@@ -84,7 +87,7 @@ impl Wish {
 
     /// Whether the plan fails unless one of the algorithms that are asked accepts.
     fn is_binding(self) -> bool {
-        matches!(self, Self::Force(_) | Self::Packed(_))
+        matches!(self, Self::Force(_) | Self::Packed(_) | Self::Exact)
     }
 }
 
@@ -94,6 +97,7 @@ impl Wish {
 struct PackedFor {
     whole: Format,
     live: Option<(Vec<Range<usize>>, Format)>,
+    is_finite: bool,
     lineage: Lineage,
 }
 
@@ -220,7 +224,8 @@ impl Planner {
     /// The operator, W's shape, group, strides, dilations and the element type must be those that
     /// the weights were packed for. Pads, `auto_pad`, `output_padding` and `output_shape` may differ. A
     /// [forced](Planner::algorithm) algorithm must pack like theirs. [`plan`](Planner::plan) checks
-    /// this first, and names what differs.
+    /// this first, and names what differs. Weights that are not all finite are run by `naive`, whatever
+    /// is forced.
     ///
     /// The plan that packed them may leave out taps that see padding alone. Where other taps do
     /// here, the plan reads the weights of the whole kernel.
@@ -249,6 +254,7 @@ impl Planner {
         self.packed = Some(PackedFor {
             whole: packed.whole.format.clone(),
             live: packed.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
+            is_finite: packed.whole.is_finite,
             lineage: packed.lineage.clone(),
         });
         self
@@ -360,7 +366,7 @@ impl Planner {
             bail!(PackedMismatch, "{op}: {difference}");
         }
         match self.algorithm {
-            Some(forced) if !forced.packs_like(whole.algorithm) => bail!(
+            Some(forced) if packed.is_finite && forced != whole.algorithm => bail!(
                 PackedMismatch,
                 "{op}: the algorithm {forced} is forced, which does not pack like {}, by which the weights are packed",
                 whole.algorithm
@@ -392,7 +398,9 @@ impl Planner {
             task_bytes: limit / self.threads,
             layout: packed.map(|format| &format.layout),
         };
+        let is_finite = self.packed.as_ref().is_none_or(|packed| packed.is_finite);
         let wish = match (self.algorithm, packed) {
+            (_, Some(_)) if !is_finite => Wish::Exact,
             (Some(algorithm), _) => Wish::Force(algorithm),
             (None, Some(format)) => Wish::Packed(format.algorithm),
             (None, None) => {
@@ -490,10 +498,30 @@ impl Planner {
             geometry,
             whole,
             live,
+            exact: Once::new(),
             threads: self.threads,
+            activation: self.activation,
             is_runnable: isa.is_available(),
             machine: machine.clone(),
             explanation: Once::new(),
+        }
+    }
+}
+
+impl<T: Element> Method<T> {
+    /// The loops of the definition, which no limit and no wish of a planner excludes.
+    pub(super) fn exact(geometry: &Geometry, machine: &Machine, threads: usize, activation: Activation) -> Self {
+        let (activation, accuracy) = (activation.lower(), Accuracy::Strict);
+        let request =
+            Request::<T> { geometry, machine, threads, activation, accuracy, task_bytes: usize::MAX, layout: None };
+        let Offer { recipe, build } = exact::offer(&request);
+        Self {
+            format: Format::new::<T>(geometry, machine.isa(), Algorithm::Naive, &recipe),
+            lowering: tasks(build(), &recipe, geometry),
+            cost: machine.nanoseconds(&recipe.work),
+            recipe,
+            estimates: Vec::new(),
+            is_measured: false,
         }
     }
 }

@@ -8,13 +8,14 @@
 //! 20..24      bytes of the description
 //! 24..        the description (postcard), then zeros up to a multiple of 64
 //! then        for each packing its bias, its values: each from a multiple of 64 on
+//! then        more, if a weight is not finite: memory that was made for another format
 //! ```
 //!
 //! The checksum finds damage, not forgery. A forged file can make results wrong, because nothing is
 //! known of its values. But no field of its description is believed:
 //!
 //! - the lengths of bias and values are those that the file has room for;
-//! - the flag is that of the values, which are looked at;
+//! - values that are not finite are read only as W itself, for the definition's loops;
 //! - all else must be what a plan for the caller's layer asks for (`Planner::packed_for`), the layout
 //!   one that a lowering can offer there (`Request::layout`), and the number of values the one that
 //!   the lowering computes.
@@ -28,9 +29,10 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Lineage, Live, Packing, all_finite, pack};
-use super::{Method, PackInput, PackedWeights, Plan};
-use crate::element::Element;
+use super::packed::{Format, Lineage, Live, Packing};
+use super::{Method, PackedWeights, Plan};
+use crate::choice::Algorithm;
+use crate::element::{Element, all_finite};
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
 
@@ -38,7 +40,7 @@ use crate::exec::{Line, lines_for, reserved};
 const MAGIC: [u8; 8] = *b"convoke\n";
 
 /// Changes whenever the form or the layout of any kernel's weights does.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Where the part begins whose checksum is kept.
 const CHECKED: usize = 16;
@@ -52,21 +54,8 @@ const LINE: usize = size_of::<Line>();
 /// What is known of the weights, before their values.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Description {
-    whole: SavedPacking,
-    live: Option<(Vec<Range<usize>>, SavedPacking)>,
-}
-
-#[derive(PartialEq, Serialize, Deserialize)]
-struct SavedPacking {
-    format: Format,
-    /// Whether all values are finite.
-    is_finite: bool,
-}
-
-impl SavedPacking {
-    fn of<T: Element>(packing: &Packing<T>) -> Self {
-        Self { format: packing.format.clone(), is_finite: packing.is_finite }
-    }
+    whole: Format,
+    live: Option<(Vec<Range<usize>>, Format)>,
 }
 
 impl Description {
@@ -77,24 +66,16 @@ impl Description {
         Ok(encoded)
     }
 
-    /// Bytes of weights with this description, which is `encoded` as so many bytes; saturates.
-    fn saved_bytes<T: Element>(&self, encoded: usize) -> usize {
-        let head = lines_for::<u8>(HEAD + encoded);
-        let packings = [Some(&self.whole), self.live.as_ref().map(|(_, packing)| packing)];
-        let lines = packings.into_iter().flatten().fold(head, |lines, SavedPacking { format, .. }| {
+    /// Bytes of weights with this description; saturates.
+    fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
+        let head = lines_for::<u8>(HEAD + self.encoded()?.len());
+        let formats = [Some(&self.whole), self.live.as_ref().map(|(_, format)| format)];
+        let lines = formats.into_iter().flatten().fold(head, |lines, format| {
             let bias = lines_for::<T::Acc>(format.out_channels().unwrap_or(usize::MAX));
             lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
         });
-        lines.saturating_mul(LINE)
+        Ok(lines.saturating_mul(LINE))
     }
-}
-
-/// Writes everything before the values, but for the checksum.
-fn write_head(encoded: &[u8], head: &mut [u8]) {
-    head[..MAGIC.len()].copy_from_slice(&MAGIC);
-    head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
-    head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
-    head[HEAD..HEAD + encoded.len()].copy_from_slice(encoded);
 }
 
 /// The parts behind a description that are not written yet.
@@ -103,10 +84,17 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// What is before the values, with a description of so many bytes, and the parts behind it.
-    fn behind(described: usize, bytes: &'a mut [u8]) -> (&'a mut [u8], Self) {
-        let (head, rest) = bytes.split_at_mut((HEAD + described).next_multiple_of(LINE));
-        (head, Self { rest })
+    /// Fills bytes with zeros, writes what is before the values, but for the checksum, and returns the
+    /// parts behind.
+    fn behind(description: &Description, bytes: &'a mut [u8]) -> Result<Self, Error> {
+        let encoded = description.encoded()?;
+        bytes.fill(0);
+        let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
+        head[..MAGIC.len()].copy_from_slice(&MAGIC);
+        head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
+        head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
+        head[HEAD..HEAD + encoded.len()].copy_from_slice(&encoded);
+        Ok(Self { rest })
     }
 
     /// The next values, which begin at a multiple of 64 bytes. They are zero.
@@ -114,6 +102,14 @@ impl<'a> Parts<'a> {
         let (part, rest) = core::mem::take(&mut self.rest).split_at_mut(lines_for::<V>(len) * LINE);
         self.rest = rest;
         &mut bytemuck::cast_slice_mut(part)[..len]
+    }
+
+    /// Packs W as a method does, and returns whether all packed values are finite.
+    fn pack<T: Element>(&mut self, method: &Method<T>, w: &[T], bias: &[T::Acc]) -> bool {
+        self.next(bias.len()).copy_from_slice(bias);
+        let packed = self.next(method.format.len);
+        method.lowering.pack(w, packed);
+        all_finite(packed)
     }
 }
 
@@ -130,13 +126,12 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack_into_bytes(&self) -> Result<usize, Error> {
-        let description = self.description(true, true);
-        Ok(description.saved_bytes::<T>(description.encoded()?.len()))
+        Ok(self.description().saved_bytes::<T>()?.max(self.exact_description().saved_bytes::<T>()?))
     }
 
     /// As [`pack`](Self::pack), into memory of the caller, which the weights keep and read. It may
     /// be a file that is mapped: it then holds what [`to_bytes`](PackedWeights::to_bytes) returns,
-    /// for [`from_shared`](PackedWeights::from_shared).
+    /// for [`from_shared`](PackedWeights::from_shared); with zeros behind if a weight is not finite.
     ///
     /// The memory must have [`pack_into_bytes`](Self::pack_into_bytes) bytes, which begin at a
     /// multiple of [`Workspace::ALIGNMENT`](crate::Workspace::ALIGNMENT). Its owner must return the
@@ -196,19 +191,21 @@ impl<T: Element> Plan<T> {
                 "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
             );
         }
-        let PackInput { bias: whole, live } = self.pack_input(w, bias)?;
-        // A flag is as long if it is not set.
-        let described = self.description(true, true).encoded()?.len();
-        bytes.fill(0);
-        let (head, mut parts) = Parts::behind(described, bytes);
-        let mut write = |method: &Method<T>, bias: &[T::Acc], w: &[T]| {
-            parts.next(bias.len()).copy_from_slice(bias);
-            pack(&*method.lowering, w, parts.next(method.format.len))
+        let bias = self.bias_values(bias)?;
+        let live = match &self.live {
+            Some((taps, method)) => Some((method, taps.select(&self.geometry, w)?)),
+            None => None,
         };
-        let is_finite = write(&self.whole, &whole, w);
-        let is_live_finite = live.is_none_or(|live| write(live.method, &live.bias, &live.w));
-        let description = self.description(is_finite, is_live_finite);
-        write_head(&description.encoded()?, head);
+        let mut description = self.description();
+        let mut parts = Parts::behind(&description, bytes)?;
+        let mut is_finite = parts.pack(&self.whole, w, &bias);
+        if let Some((method, w)) = &live {
+            is_finite &= parts.pack(method, w, &bias);
+        }
+        if !is_finite {
+            description = self.exact_description();
+            Parts::behind(&description, bytes)?.pack(self.exact(), w, &bias);
+        }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
         if packed.description() != description {
@@ -217,11 +214,15 @@ impl<T: Element> Plan<T> {
         Ok(PackedWeights { lineage: self.lineage.clone(), ..packed })
     }
 
-    /// The description of weights that the plan packs.
-    fn description(&self, is_finite: bool, is_live_finite: bool) -> Description {
-        let saved = |method: &Method<T>, is_finite| SavedPacking { format: method.format.clone(), is_finite };
-        let live = self.live.as_ref().map(|(taps, method)| (taps.ranges.clone(), saved(method, is_live_finite)));
-        Description { whole: saved(&self.whole, is_finite), live }
+    /// The description of weights that the plan packs, if all are finite.
+    fn description(&self) -> Description {
+        let live = self.live.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
+        Description { whole: self.whole.format.clone(), live }
+    }
+
+    /// The description of weights that are not finite.
+    fn exact_description(&self) -> Description {
+        Description { whole: self.exact().format.clone(), live: None }
     }
 }
 
@@ -250,12 +251,10 @@ impl<T: Element> PackedWeights<T> {
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let packings = [Some(&self.whole), self.live.as_ref().map(|live| &live.packing)];
         let description = self.description();
-        let encoded = description.encoded()?;
-        let len = description.saved_bytes::<T>(encoded.len());
+        let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
         bytes.resize(len, 0);
-        let (head, mut parts) = Parts::behind(encoded.len(), &mut bytes);
-        write_head(&encoded, head);
+        let mut parts = Parts::behind(&description, &mut bytes)?;
         for packing in packings.into_iter().flatten() {
             parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
             parts.next(packing.format.len).copy_from_slice(packing.values());
@@ -297,16 +296,15 @@ impl<T: Element> PackedWeights<T> {
     }
 
     fn description(&self) -> Description {
-        let live = self.live.as_ref().map(|live| (live.taps.clone(), SavedPacking::of(&live.packing)));
-        Description { whole: SavedPacking::of(&self.whole), live }
+        let live = self.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone()));
+        Description { whole: self.whole.format.clone(), live }
     }
 
     /// Reads weights whose values at some bytes become what `memory` returns.
     fn read(bytes: &[u8], memory: impl Fn(Range<usize>) -> Result<PackedMemory, Error>) -> Result<Self, Error> {
         let (description, behind) = checked(bytes)?;
         let mut rest = Rest { passed: behind, bytes };
-        let mut packing = |described: SavedPacking| {
-            let format = &described.format;
+        let mut packing = |format: Format| {
             if format.dtype != T::DTYPE {
                 bail!(InvalidPacked, "packed weights: they are of {}, not of {}", format.dtype, T::DTYPE);
             }
@@ -319,10 +317,11 @@ impl<T: Element> PackedWeights<T> {
             let bias = rest.values::<T::Acc>(channels)?;
             let bias = copied(&bytes[bias])?;
             let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
-            let SavedPacking { format, is_finite } = described;
-            let packing = Packing { format, memory, bias, is_finite };
-            if all_finite(packing.values()) != is_finite {
-                bail!(InvalidPacked, "packed weights: their description says otherwise whether all are finite");
+            let mut packing = Packing { format, memory, bias, is_finite: false };
+            packing.is_finite = all_finite(packing.values());
+            if !packing.is_finite && packing.format.algorithm != Algorithm::Naive {
+                let algorithm = packing.format.algorithm;
+                bail!(InvalidPacked, "packed weights: not all are finite, which {algorithm} cannot compute");
             }
             Ok(packing)
         };
@@ -331,7 +330,7 @@ impl<T: Element> PackedWeights<T> {
             Some((taps, described)) => Some(Live { taps, packing: packing(described)? }),
             None => None,
         };
-        if rest.passed != bytes.len() {
+        if rest.passed != bytes.len() && whole.is_finite {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }

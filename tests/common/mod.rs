@@ -102,17 +102,11 @@ pub fn isas() -> impl Iterator<Item = Isa> {
 /// Whether an algorithm must accept a layer of a moderate size: by its own rules, which the planner
 /// reads too.
 pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
-    // What a task keeps of larger maps may exceed a limit of bytes, which is no rule of shapes.
-    let most_positions = match algorithm {
-        Algorithm::ChannelGemmAdded => 1 << 11,
-        Algorithm::ChannelGemmUnpadded => 1 << 16,
-        _ => usize::MAX,
-    };
     // Winograd interleaves phases within vectors, and the shortest vectors have four lanes.
     let is_woven = algorithm != Algorithm::Winograd
         || geometry.op == Op::Conv
         || geometry.axes.last().is_some_and(|axis| 4_usize.is_multiple_of(axis.stride));
-    is_woven && geometry.input_spatial() <= most_positions && algorithm.accepts(geometry).is_ok()
+    is_woven && algorithm.accepts(geometry).is_ok()
 }
 
 /// Whether an algorithm allocates in a run. It does if it multiplies by another crate.

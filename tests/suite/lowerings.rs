@@ -50,12 +50,9 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         Algorithm::Grouped => layers::grouped().boxed(),
         Algorithm::Upsample => layers::upsample().boxed(),
-        Algorithm::ChannelGemmUnpadded => {
-            let accepts = |layer: &Layer| Algorithm::ChannelGemmUnpadded.accepts(&layer.geometry()).is_ok();
-            layers::conv().prop_filter("stride 1, and taps that see padding", accepts).boxed()
+        Algorithm::ChannelGemm => {
+            prop_oneof![2 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position()].boxed()
         }
-        Algorithm::ChannelGemmImages => layers::covered().boxed(),
-        Algorithm::ChannelGemmAdded => prop_oneof![1 => layers::one_position(), 3 => layers::conv_transpose()].boxed(),
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -126,9 +123,6 @@ random_layers! {
     pointwise: "pointwise";
     implicit_gemm: "implicit-gemm";
     channel_gemm: "channel-gemm";
-    channel_gemm_unpadded: "channel-gemm:unpadded";
-    channel_gemm_images: "channel-gemm:images";
-    channel_gemm_added: "channel-gemm:added";
     im2col_native: "im2col:native";
     im2col_gemm: "im2col:gemm";
     im2col_matrixmultiply: "im2col:matrixmultiply";
@@ -275,12 +269,9 @@ fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
                 (operands.w[0], operands.w[last]) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
             }
             let oracle = Oracle::new(&geometry, &operands);
-            let algorithms = [Algorithm::ChannelGemm, Algorithm::ChannelGemmUnpadded];
-            let combinations = Combination::all().filter(|c| algorithms.contains(&c.algorithm));
+            let combinations = Combination::all().filter(|c| c.algorithm == Algorithm::ChannelGemm);
             for (combination, threads) in combinations.flat_map(|c| [1, 2, 3].map(|threads| (c, threads))) {
-                let plan = combination.plan::<T>(layer, |planner| planner.threads(threads));
-                // Only Conv of stride 1 leaves out products with padding.
-                let Some(plan) = plan else { continue };
+                let plan = combination.plan::<T>(layer, |planner| planner.threads(threads)).expect("every Conv");
                 two_rows += usize::from(plan.kernel().contains("gemmt2"));
                 all += 1;
                 let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
@@ -306,17 +297,12 @@ fn rejections_are_for_the_documented_reasons() {
                 assert!(![conv.clone(), transposed.clone(), empty.clone()].iter().any(rejects));
                 continue;
             }
-            // Some tap of neither layer sees padding, and no kernel covers X.
-            Algorithm::ChannelGemmUnpadded | Algorithm::ChannelGemmImages => {
-                assert!([&conv, &transposed, &empty].into_iter().all(rejects));
-                continue;
-            }
             Algorithm::Winograd => {
                 assert!(![&conv, &transposed].into_iter().any(rejects));
                 assert!(rejects(&empty), "{combination} takes an empty output");
                 continue;
             }
-            Algorithm::Transposed | Algorithm::Col2im(_) | Algorithm::ChannelGemmAdded => Op::ConvTranspose,
+            Algorithm::Transposed | Algorithm::Col2im(_) => Op::ConvTranspose,
             _ => Op::Conv,
         };
         let other = if op == Op::Conv { &transposed } else { &conv };

@@ -81,9 +81,7 @@ fn check<T: Element + From<f16>>(activation: Activation) {
         // Algorithms over other crates may not be in the build.
         let is_foreign = algorithm.name().ends_with(":gemm") || algorithm.name().ends_with(":matrixmultiply");
         assert!(is_foreign || seen.contains(&algorithm), "{algorithm} did not run");
-        // This one shares out only what is larger.
-        let is_shared = algorithm.name() != "channel-gemm:images";
-        assert!(is_foreign || !is_shared || shared.contains(&algorithm), "{algorithm} did not run on two threads");
+        assert!(is_foreign || shared.contains(&algorithm), "{algorithm} did not run on two threads");
     }
 }
 

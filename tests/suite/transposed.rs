@@ -2,7 +2,7 @@
 //! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, ErrorKind, Isa, Machine, Planner, Threads, bf16, f16};
+use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, ErrorKind, Isa, Machine, Planner, bf16, f16};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, with plans for 1
@@ -307,18 +307,4 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     let error = planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PackedMismatch);
     assert!(error.to_string().contains("the weights are packed for other pads or tiles"), "{error}");
-
-    let planner = Planner::new().algorithm(Algorithm::ChannelGemmAdded);
-    // The weights of whole taps are the same for every size and crop.
-    let plan = planner.plan::<f32>(operator(1), &[2, 3, 5, 6]).unwrap();
-    let whole = Operands::<f32>::uniform(plan.geometry(), 3);
-    let packed = whole.pack(&plan);
-    for (pad, x_shape) in [(1, [1, 3, 1, 1]), (2, [3, 3, 2, 7]), (0, [1, 3, 1, 1])] {
-        let layer = layer(operator(pad), x_shape);
-        let plan = Planner::new().packed_for(&packed).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
-        let operands = Operands { w: whole.w.clone(), ..Operands::uniform(&layer.geometry(), 4) };
-        let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
-        let oracle = Oracle::new(&layer.geometry(), &operands);
-        assert_eq!(oracle.check(Algorithm::ChannelGemmAdded, Activation::None, &y), Ok(()), "{layer}");
-    }
 }

@@ -1,9 +1,10 @@
-//! Conv whose kernel covers X exactly, with images as pixels: a classifier's last layers, and
-//! squeeze-excitation blocks.
+//! Layers that are a product of matrices whose rows are images: Conv whose kernel covers X exactly
+//! (a classifier's last layers, squeeze-excitation blocks), and ConvTranspose of a single position
+//! whose kernel covers Y exactly (a generator's first layer).
 //!
 //! Most of what such a layer reads are weights. Image by image they would be read once for each
 //! image. Here they are read once for a band of images: M = images, N = M/group, K = C/group *
-//! kernel volume, for each group. K is in blocks, so that the values of the images stay in the L1
+//! kernel volume, for each group. For ConvTranspose the taps belong to N. K is in blocks, so that the values of the images stay in the L1
 //! cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most
 //! [`MOST_PANELS`] panels.
 
@@ -15,7 +16,6 @@ use convoke_kernels::{Isa, Real, RowOffsets, stream};
 
 use super::weights::ChannelWeights;
 use crate::blas::Blocks;
-use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -26,7 +26,7 @@ use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::Finish;
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry};
+use crate::{Axis, Geometry, Op};
 
 /// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in
 /// `f32`.
@@ -42,33 +42,35 @@ fn band_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
-/// A Conv whose kernel covers X exactly.
-pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+/// A Conv whose kernel covers X exactly, or a ConvTranspose of one position whose kernel covers Y.
+pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    let is_covered = |axis: &Axis| is_covered(geometry.op, axis);
     let uncovered = geometry.axes.iter().enumerate().find(|(_, axis)| !is_covered(axis));
     uncovered.map_or(Ok(()), |(i, axis)| {
-        let Axis { input, kernel, dilation, pad_begin, pad_end, .. } = axis;
+        let Axis { input, kernel, output, dilation, pad_begin, pad_end, .. } = axis;
+        let rule = match geometry.op {
+            Op::Conv => "only a kernel that covers the input and no padding can be",
+            Op::ConvTranspose => "only an input of 1, a kernel that covers the output and no padding can be",
+        };
         Err(alloc::format!(
-            "spatial axis {i} has input {input}, kernel {kernel}, dilation {dilation}, pads {pad_begin} + {pad_end}, only a kernel that covers the input and no padding can be"
+            "spatial axis {i} has input {input}, output {output}, kernel {kernel}, dilation {dilation}, pads {pad_begin} + {pad_end}, {rule}"
         ))
     })
 }
 
-/// Refuses the layers that this algorithm is for. Image by image, the others would read the
-/// weights once for each.
-pub(super) fn check_not_covered(geometry: &Geometry) -> Result<(), String> {
-    if geometry.axes.iter().all(is_covered) {
-        return Err(alloc::format!("the kernel covers the input, which is for {}", Algorithm::ChannelGemmImages));
-    }
-    Ok(())
+/// Whether the kernel covers X, or for ConvTranspose Y, along an axis. If it covers all axes, the
+/// elements of an image lie in memory as the steps of k do, and its outputs as W's filters, so that
+/// images are rows of the product's matrices.
+fn is_covered(op: Op, axis: &Axis) -> bool {
+    let covered = match op {
+        Op::Conv => axis.input,
+        Op::ConvTranspose if axis.input == 1 => axis.output,
+        Op::ConvTranspose => return false,
+    };
+    covered == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
 }
 
-/// Whether the kernel covers X along an axis. If it covers all axes, the elements of an image lie
-/// in memory as the steps of k do, so that an image is a row of the product's matrix.
-fn is_covered(axis: &Axis) -> bool {
-    axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
-}
-
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let machine = request.machine;
     let weights = ChannelWeights::new(request)?;
     let blocking = ImagesBlocking::new(request, &weights, most_bytes);
@@ -100,7 +102,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let build: Build<'a, T> = Box::new(move || {
         let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
         let (isa, finish) = (request.isa(), Finish::new(request));
-        Box::new(Images { isa, finish, weights, blocking, tiles, koff, transposed, sums })
+        let (op, positions) = (request.geometry.op, request.geometry.output_spatial());
+        Box::new(Images { op, positions, isa, finish, weights, blocking, tiles, koff, transposed, sums })
     });
     Ok(Offer { recipe, build })
 }
@@ -138,7 +141,7 @@ impl ImagesBlocking {
         let (steps, k_blocks) = (weights.steps(), self.k.count());
         // Sums are written with the bias, kept between blocks of K, and read to be finished.
         let kept = (tiles.width * weights.vectors()) as f64 * (2 + k_blocks) as f64;
-        machine.work(Item::ArithmeticCycles, tiles.cycles(machine, weights.rows) * steps as f64)
+        machine.work(Item::ArithmeticCycles, tiles.cycles(machine, weights.rows, false) * steps as f64)
             + machine.work(Item::KernelCalls, (tiles.count * weights.count() * k_blocks) as f64)
             + machine.work(Item::KeptVectors, kept)
             + machine.work(Item::ImageElements, (tiles.width * steps * self.split.shares) as f64)
@@ -147,6 +150,9 @@ impl ImagesBlocking {
 }
 
 struct Images<T: Element> {
+    op: Op,
+    /// Output positions of a channel.
+    positions: usize,
     isa: Isa,
     finish: Finish<T::Acc>,
     weights: ChannelWeights,
@@ -217,7 +223,8 @@ impl<T: Element> Images<T> {
         for ImageSums { at, channels, width } in task.sums() {
             for row in sums[at..][..task.tiles.width * width].chunks_exact_mut(width) {
                 let (body, rest) = row.split_at_mut(channels.len());
-                body.copy_from_slice(&bias[task.group * self.weights.rows..][channels.clone()]);
+                let outputs = task.at(0, self.weights.rows) + channels.start..;
+                body.iter_mut().zip(outputs).for_each(|(sum, output)| *sum = bias[output / self.positions]);
                 rest.fill(T::Acc::ZERO);
             }
         }
@@ -289,13 +296,14 @@ impl<T: Element> Split for Images<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.blocking.split.part(task);
-        patch(Patch::rows(self.blocking.bands.range(part.image), self.weights.channels_of(&part), 0..1, 1));
+        let (images, outputs) = (self.blocking.bands.range(part.image), self.weights.channels_of(&part));
+        Patch::for_each_run_of_image(images, outputs, self.positions, patch);
     }
 }
 
 impl<T: Element> Lowering<T> for Images<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        self.weights.pack(w, packed);
+        self.weights.pack(self.op, w, packed);
     }
 
     /// One share of the panels, for one group of one band of images.

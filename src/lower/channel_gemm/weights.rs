@@ -24,7 +24,7 @@ const MOST_STEPS: usize = 576;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ChannelWeights {
     pub(super) groups: usize,
-    /// Output channels of a group.
+    /// Output channels of a group. For ConvTranspose, those times the taps.
     pub(super) rows: usize,
     /// The same with those that fill up the last panel.
     pub(super) padded: usize,
@@ -45,11 +45,11 @@ impl ChannelWeights {
     /// weights would be too large.
     pub(super) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
         let geometry = request.geometry;
-        let (groups, channels, taps) = (geometry.group, geometry.in_channels_per_group(), geometry.kernel_volume());
-        let rows = geometry.out_channels_per_group();
-        // ConvTranspose multiplies by one tap at a time.
-        let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
-        let block = planes::channels_per_block(channels, taps_of_step, MOST_STEPS);
+        let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
+        let (outputs, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
+        // ConvTranspose is served where each output has a tap of its own.
+        let (rows, taps) = if geometry.op == Op::Conv { (outputs, taps) } else { (outputs * taps, 1) };
+        let block = planes::channels_per_block(channels, taps, MOST_STEPS);
         let panels =
             ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(|| String::from("no kernel for this tile"))?;
         let padded = panels.padded(rows);
@@ -126,26 +126,23 @@ impl ChannelWeights {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
-    /// Packs the W of a Conv.
-    pub(super) fn pack<T: Element>(&self, w: &[T], packed: &mut [T::Acc]) {
-        let Self { rows, channels, taps, .. } = *self;
-        self.pack_by(packed, |group, row, c, tap| w[((group * rows + row) * channels + c) * taps + tap].to_acc());
-    }
-
-    /// Packs W, given by group, row, input channel of the group, and tap.
-    pub(super) fn pack_by<A: Real>(&self, packed: &mut [A], w: impl Fn(usize, usize, usize, usize) -> A) {
+    /// Packs W.
+    pub(super) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
         let Self { rows, channels, taps, block, .. } = *self;
         if self.group_len() == 0 {
             return;
         }
         for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
+            let value = |row: usize, tap: usize, c: usize| match op {
+                Op::Conv => w[((group * rows + row) * channels + c) * taps + tap].to_acc(),
+                Op::ConvTranspose => w[(group * channels + c) * rows + row].to_acc(),
+            };
             for (p, panel) in packed.chunks_mut(self.nr() * self.steps()).enumerate() {
                 let width = panel.len() / self.steps();
                 for (k, step) in panel.chunks_exact_mut(width).enumerate() {
                     let (tap, c) = planes::step_of(k, channels, taps, block);
-                    for (i, value) in step.iter_mut().enumerate() {
-                        let row = p * self.nr() + i;
-                        *value = if row < rows { w(group, row, c, tap) } else { A::ZERO };
+                    for (row, packed) in (p * self.nr()..).zip(step) {
+                        *packed = if row < rows { value(row, tap, c) } else { T::Acc::ZERO };
                     }
                 }
             }

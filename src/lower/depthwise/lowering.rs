@@ -176,8 +176,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         let DepthwisePieces { planes, sums, staged } = self.pieces;
         let buffers =
             &mut DepthwiseBuffers { planes: arena.get(planes), sums: arena.get(sums), staged: arena.get(staged) };
-        // Leaving out rows of padding asks for finite weights.
-        let table = self.plan.direct_table.as_ref().filter(|_| io.is_finite);
+        let table = self.plan.direct_table.as_ref();
         if table.is_none() {
             // Padding beside rows stays zero in all units: copies write only what lies between.
             buffers.planes.fill(T::Acc::ZERO);

@@ -25,17 +25,17 @@ impl<T: Element> Depthwise<T> {
     /// Calls `run` for each run of tiles of a strip that have the same height and read the same
     /// groups of tap columns: with their kernel, these groups, the first output row of the run,
     /// counted from the strip's first, and the number of tiles. Groups that see only padding are
-    /// left out if weights are finite.
+    /// left out if they may be.
     fn tiles(
         &self,
         unit: &DepthwiseUnit,
-        is_finite: bool,
+        leaves_out: bool,
         mut run: impl FnMut(&DepthwiseKernel<T::Acc>, Range<usize>, usize, usize),
     ) {
         let grid = &self.plan.grid;
         let step = grid.tile_step();
         let (inside, _) = grid.rows_inside(unit.start, unit.extent);
-        let skips = is_finite && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
+        let skips = leaves_out && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
         for first in 0..step.min(unit.extent) {
             let panels = RowPanels::new((unit.extent - first).div_ceil(step), self.plan.tiles.len());
             let counted = |tile: usize| {
@@ -109,7 +109,7 @@ impl<T: Element> Depthwise<T> {
                 return self.one_row(x, step, channels, w, into);
             }
             DepthwiseSource::Planes { x, step } => {
-                return self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
+                return self.tiles(unit, true, |kernel, groups, row, tiles| {
                     let input = DepthwiseInput {
                         taps: &self.taps,
                         groups,
@@ -202,7 +202,7 @@ impl<T: Element> Depthwise<T> {
         let epilogue = no_epilogue(&zero);
         let DepthwiseBuffers { planes, sums, staged } = buffers;
         let sums = &mut sums[..unit.extent * width * lanes];
-        self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
+        self.tiles(unit, true, |kernel, groups, row, tiles| {
             let input = DepthwiseInput {
                 taps: &self.taps,
                 groups,

@@ -175,12 +175,6 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let places = &mut arena.get(self.scratch.places)[..self.planes.rows_of(&slab)];
 
         let sink = self.finish.sink(io);
-        if !io.is_finite {
-            for group in groups {
-                self.compute_directly(&sink, image, group, panels.clone(), &slab);
-            }
-            return;
-        }
         let channels = geometry.in_channels_per_group();
         let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
         let group_len = channels * self.planes.channel_len;

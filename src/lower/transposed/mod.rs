@@ -18,7 +18,6 @@
 //! slab of the positions, the sums of one panel, and outputs that kernels cannot store into Y.
 
 mod channels;
-mod direct;
 mod interleaved;
 mod lowering;
 mod pairs;

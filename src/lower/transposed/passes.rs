@@ -97,7 +97,7 @@ impl PhasePass {
         let koff = [block, last_block].map(|width| {
             let row = |step: usize| {
                 let (t, c) = step_of(step, width, taps, INNER_CHANNELS);
-                let at = offsets[t / along.len()] + planes.last_offset(along[t % along.len()].shift);
+                let at = offsets[t / along.len()] + along[t % along.len()].shift;
                 (c * planes.channel_len + at) as u32
             };
             RowOffsets::new((0..taps * width).map(row).collect())
@@ -112,13 +112,5 @@ impl PhasePass {
         let first = k / (self.block * self.taps) * self.block;
         let (t, c) = step_of(k - first * self.taps, self.block.min(channels - first), self.taps, INNER_CHANNELS);
         (t, first + c)
-    }
-
-    /// The step of tap `t` and channel `c`: the inverse of [`step`](Self::step).
-    pub(super) fn step_at(&self, t: usize, c: usize, channels: usize) -> usize {
-        let first = c / self.block * self.block;
-        let inner = first + (c - first) / INNER_CHANNELS * INNER_CHANNELS;
-        let width = INNER_CHANNELS.min(self.block.min(channels - first) - (inner - first));
-        inner * self.taps + t * width + c - inner
     }
 }

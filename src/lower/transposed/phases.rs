@@ -70,15 +70,10 @@ impl AxisPhases {
         (v * self.axis.stride + r).checked_sub(self.cropped).filter(|o| *o < self.axis.output)
     }
 
-    /// The input that a tap reads at position `v` of its phase. None if X has no such input.
-    pub(super) fn input(&self, v: usize, tap: &Tap) -> Option<usize> {
-        (v + tap.shift).checked_add_signed(self.low).filter(|x| *x < self.axis.input)
-    }
-
     /// A convolution of stride 1 whose planes are as large as those of the phases: its two taps
     /// lie `reach` apart.
-    pub(super) fn as_conv(&self, reach: usize) -> Axis {
-        let (kernel, dilation) = if reach == 0 { (1, 1) } else { (2, reach) };
+    pub(super) fn as_conv(&self) -> Axis {
+        let (kernel, dilation) = if self.reach == 0 { (1, 1) } else { (2, self.reach) };
         Axis { kernel, dilation, stride: 1, output: self.positions, pad_begin: 0, pad_end: 0, ..self.axis }
     }
 }
@@ -119,8 +114,13 @@ impl PhaseSlots {
 
 #[cfg(test)]
 mod tests {
-    use super::AxisPhases;
+    use super::{AxisPhases, Tap};
     use crate::Axis;
+
+    /// The input that a tap reads at position `v` of its phase. None if X has no such input.
+    fn input(phases: &AxisPhases, v: usize, tap: &Tap) -> Option<usize> {
+        (v + tap.shift).checked_add_signed(phases.low).filter(|x| *x < phases.axis.input)
+    }
 
     #[test]
     fn phases_have_the_contributions_of_the_definition() {
@@ -136,7 +136,7 @@ mod tests {
                     for k in 0..kernel {
                         let want = (0..axis.input).find(|x| axis.output_position(*x, k) == Some(o));
                         let tap = phases.taps[r].iter().find(|tap| tap.k == k);
-                        assert_eq!(tap.and_then(|tap| phases.input(v, tap)), want, "{axis:?}, output {o}, tap {k}");
+                        assert_eq!(tap.and_then(|tap| input(phases, v, tap)), want, "{axis:?}, output {o}, tap {k}");
                     }
                 }
             }

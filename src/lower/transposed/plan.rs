@@ -79,14 +79,10 @@ pub(super) enum PairLoops {
     StripsOutside,
 }
 
-/// A choice of planes and kernels. The cheapest one is taken.
+/// Whether tiles are multiplied, or a kernel sums channel by channel. The cheaper one is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PhaseWay {
-    /// Tiles, and planes with columns of garbage.
     Tiles,
-    /// Tiles, and planes with a copy for each shift.
-    DenseTiles,
-    /// Planes with columns of garbage, and a kernel that sums channel by channel.
     Channels,
 }
 
@@ -222,13 +218,15 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         self.phases[..self.phases.len() - 1].iter().map(|p| p.axis.stride).product()
     }
 
-    /// The cheapest planes and tiles, where it is decided whether channels are summed one by one. None if
-    /// planes are too large, or if a kernel is lacking.
+    /// The cheaper way, where it is decided whether channels are summed one by one. None if planes are
+    /// too large, or if a kernel is lacking.
     fn cheapest(self, most_bytes: usize, by_channels: Option<bool>) -> Option<PhasePlan<T::Acc>> {
-        let mut best: Option<(Work, PhaseWay, PhasePlanes, PhaseTiles<T::Acc>)> = None;
-        // The choices are the same for all ways whose weights are packed alike.
-        let mut known: Option<(TilesWanted, TileChoices<'_, T::Acc>)> = None;
-        for way in [PhaseWay::Tiles, PhaseWay::DenseTiles, PhaseWay::Channels] {
+        let kept_rows = if self.k_blocks > 1 { tiles::TILE_ROWS.max(self.slots.with_taps) } else { 0 };
+        let sums = |columns: usize| columns.saturating_mul(kept_rows);
+        let planes = PhasePlanes::new(self.request, &self.phases, most_bytes, sums)?;
+        let vectors = self.vectors(&planes);
+        let mut best: Option<(Work, PhaseWay, PhaseTiles<T::Acc>)> = None;
+        for way in [PhaseWay::Tiles, PhaseWay::Channels] {
             if by_channels.is_some_and(|by_channels| by_channels != (way == PhaseWay::Channels)) {
                 continue;
             }
@@ -238,33 +236,20 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
                 {
                     TilesWanted::OneChannel
                 }
-                (PhaseWay::Tiles | PhaseWay::DenseTiles, None) => TilesWanted::Any,
-                (PhaseWay::Tiles | PhaseWay::DenseTiles, Some(WeightLayout::PhasePanels { channels, mr, .. })) => {
+                (PhaseWay::Tiles, None) => TilesWanted::Any,
+                (PhaseWay::Tiles, Some(WeightLayout::PhasePanels { channels, mr, .. })) => {
                     TilesWanted::Packed { channels: *channels, mr: *mr }
                 }
                 _ => continue,
             };
-            let kept_rows = if self.k_blocks > 1 { tiles::TILE_ROWS.max(self.slots.with_taps) } else { 0 };
-            let sums = |columns: usize| columns.saturating_mul(kept_rows);
-            let is_dense = way == PhaseWay::DenseTiles;
-            let Some(planes) = PhasePlanes::new(self.request, &self.phases, is_dense, most_bytes, sums) else {
-                continue;
-            };
-            let vectors = self.vectors(&planes);
-            let (_, choices) = match known.take().filter(|(known, _)| *known == wanted) {
-                Some(choices) => known.insert(choices),
-                None => {
-                    let choices = TileChoices::new(self.request.machine, &self.products, self.can_pair, wanted);
-                    known.insert((wanted, choices))
-                }
-            };
+            let choices = TileChoices::new(self.request.machine, &self.products, self.can_pair, wanted);
             let Some(tiles) = choices.cheapest(vectors) else { continue };
             let work = self.work(way, &planes, &tiles);
             if best.as_ref().is_none_or(|(least, ..)| work.cycles() < least.cycles()) {
-                best = Some((work, way, planes, tiles));
+                best = Some((work, way, tiles));
             }
         }
-        let (work, way, planes, tiles) = best?;
+        let (work, way, tiles) = best?;
         let mode = self.mode(way, &tiles);
         Some(PhasePlan { phases: self.phases, slots: self.slots, planes, tiles, mode, work })
     }

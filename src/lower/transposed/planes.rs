@@ -4,10 +4,8 @@
 //! run of positions on that axis, and all positions behind it. All phases have the same slabs.
 //! Position v of a phase reads element v + shift of the planes along each axis.
 //!
-//! Along the last axis there are two kinds of planes. Either there is one copy of X, whose rows
-//! are longer than those of a phase by the reach of the shifts: then columns of garbage lie
-//! between the rows. Or, where rows are short, each shift has a copy of its own, and there is no
-//! garbage.
+//! Rows of the copy are longer than those of a phase by the reach of the shifts: columns of garbage lie
+//! between the rows.
 
 use alloc::vec::Vec;
 
@@ -31,12 +29,11 @@ pub(super) struct PhasePlanes {
     pub(super) pitches: Vec<usize>,
     /// Elements of a row along the last axis.
     span: usize,
-    /// Elements of one copy of a channel, and of all its copies.
+    /// Elements of the copy of a channel, without and with what fills up its cache lines.
     plane: usize,
     pub(super) channel_len: usize,
-    /// The shift of each copy.
-    copies: Vec<usize>,
-    kind: PlaneKind,
+    /// Whether a slab is one run of X: nothing is shifted or padded.
+    is_one_run: bool,
     /// Columns and rows of positions of a full slab, and slabs of an image.
     pub(super) columns: usize,
     pub(super) rows: usize,
@@ -45,28 +42,14 @@ pub(super) struct PhasePlanes {
     tables: PhaseTables,
 }
 
-/// How the planes of a channel lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PlaneKind {
-    /// There is one copy, and a slab of it is one run of X: nothing is shifted or padded.
-    OneRun,
-    /// There is one copy, with columns of garbage between its rows.
-    OneCopy,
-    /// Each shift along the last axis has a copy of its own.
-    CopyForEachShift,
-}
-
-impl PlaneKind {
-    /// The kind of planes with one copy, where slabs are cut along axis `cut`.
-    fn of_one_copy(phases: &[AxisPhases], cut: usize) -> Self {
-        let is_whole = |(i, p): (usize, &AxisPhases)| match i > cut {
-            true => p.positions == p.axis.input,
-            false => p.positions <= p.axis.input,
-        };
-        let is_unmoved = |p: &AxisPhases| p.reach == 0 && p.low == 0;
-        let is_one_run = phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole);
-        if is_one_run { Self::OneRun } else { Self::OneCopy }
-    }
+/// Whether the planes of a slab are one run of X, where slabs are cut along axis `cut`.
+fn is_one_run(phases: &[AxisPhases], cut: usize) -> bool {
+    let is_whole = |(i, p): (usize, &AxisPhases)| match i > cut {
+        true => p.positions == p.axis.input,
+        false => p.positions <= p.axis.input,
+    };
+    let is_unmoved = |p: &AxisPhases| p.reach == 0 && p.low == 0;
+    phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole)
 }
 
 /// Places that are looked up for each row. They take memory in proportion to the number of rows,
@@ -93,59 +76,41 @@ impl PhasePlanes {
     /// The place of a row that padding crops.
     pub(super) const CROPPED: usize = usize::MAX;
 
-    /// None if the planes are too large, or if `is_dense` gains nothing. The planes of a slab and
-    /// its sums, `sums` of its columns, should not exceed `most_bytes`.
+    /// None if the planes are too large. The planes of a slab and its sums, `sums` of its columns,
+    /// should not exceed `most_bytes`.
     pub(super) fn new<T: Element>(
         request: &Request<'_, T>,
         phases: &[AxisPhases],
-        is_dense: bool,
         most_bytes: usize,
         sums: impl Fn(usize) -> usize,
     ) -> Option<Self> {
         let Request { geometry, machine, threads, .. } = *request;
         let (channels, bytes) = (geometry.in_channels_per_group(), size_of::<T::Acc>());
         let last = phases.len() - 1;
-        let mut copies: Vec<_> = phases[last].taps.iter().flatten().map(|tap| tap.shift).collect();
-        copies.sort_unstable();
-        copies.dedup();
-        if is_dense && (copies.len() < 2 || last == 0) {
-            return None;
-        }
-        if !is_dense {
-            copies.truncate(1);
-        }
-        let reach_of_rows = if is_dense { 0 } else { phases[last].reach };
-        let reach = |i: usize| if i == last { reach_of_rows } else { phases[i].reach };
-        let axes: Vec<_> = phases.iter().enumerate().map(|(i, p)| p.as_conv(reach(i))).collect();
-        let block = channels.checked_mul(copies.len())?;
+        let axes: Vec<_> = phases.iter().map(AxisPhases::as_conv).collect();
         let images = geometry.batch * geometry.group;
         // A slab has all channels.
         let limits = SlabLimits {
             images,
-            block,
+            block: channels,
             budget_bytes: slab_bytes(machine).min(most_bytes),
             value_bytes: bytes,
             threads,
             per_thread: PER_THREAD[0],
-            is_aligned: false,
         };
         let (cut, sizes) = limits.cut(&axes, sums)?;
         let SlabCut { axis, extent } = cut;
         let here = |i: usize| positions_on(&axes, cut, i);
-        let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();
+        let spans: Vec<_> = (0..=last).map(|i| here(i) + phases[i].reach).collect();
         let mut pitches = alloc::vec![1; last + 1];
         for i in (1..=last).rev() {
             pitches[i - 1] = pitches[i] * spans[i];
         }
         let plane = pitches[0] * spans[0];
-        let channel_len = crate::lower::planes::padded(plane * copies.len())?;
+        let channel_len = crate::lower::planes::padded(plane)?;
         u32::try_from(channel_len.checked_mul(channels)?).ok()?;
-        let kind = match is_dense {
-            true => PlaneKind::CopyForEachShift,
-            false => PlaneKind::of_one_copy(phases, axis),
-        };
         Some(Self {
-            kind,
+            is_one_run: is_one_run(phases, axis),
             rows: (0..last).map(here).product(),
             axis,
             extent,
@@ -153,7 +118,6 @@ impl PhasePlanes {
             pitches,
             plane,
             channel_len,
-            copies,
             columns: sizes.columns,
             slabs: sizes.slabs,
             axes,
@@ -193,14 +157,6 @@ impl PhasePlanes {
     pub(super) fn full_slabs(&self) -> f64 {
         let along = &self.axes[self.axis];
         self.slabs as f64 * along.output as f64 / (along.output.div_ceil(self.extent) * self.extent) as f64
-    }
-
-    /// The element of a channel's planes where the view of a shift along the last axis begins.
-    pub(super) fn last_offset(&self, shift: usize) -> usize {
-        match self.copies.iter().position(|copy| *copy == shift) {
-            Some(copy) if self.kind == PlaneKind::CopyForEachShift => copy * self.plane,
-            _ => shift,
-        }
     }
 
     /// Slab number `index`. `origin` has room for one value for each axis.
@@ -302,23 +258,19 @@ impl PhasePlanes {
             len: self.span,
             ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
-        if self.kind == PlaneKind::OneRun {
+        if self.is_one_run {
             // The slab is copied as a single row.
             let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
             let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
             let row = RowPick { src: Some(at), dst: 0 };
             return pick_rows(isa, x, &Picks { width: len, len, ..picks }, core::iter::once(row), planes);
         }
-        let rows = || (0..self.plane / self.span).filter_map(|row| self.row(phases, slab, row));
-        for (copy, shift) in self.copies.iter().enumerate() {
-            let shift = if self.kind == PlaneKind::CopyForEachShift { *shift } else { 0 };
-            let first = (slab.origin[last] + shift) as isize + phases[last].low;
-            let rows = rows().map(|row| RowPick { dst: copy * self.plane + row.dst, ..row });
-            pick_rows(isa, x, &Picks { first, ..picks }, rows, planes);
-        }
+        let rows = (0..self.plane / self.span).filter_map(|row| self.row(phases, slab, row));
+        let first = slab.origin[last] as isize + phases[last].low;
+        pick_rows(isa, x, &Picks { first, ..picks }, rows, planes);
     }
 
-    /// Where row `row` of a slab's planes comes from, and where in a copy it is. None if the slab
+    /// Where row `row` of a slab's planes comes from, and where in them it is. None if the slab
     /// does not need it.
     fn row(&self, phases: &[AxisPhases], slab: &PhaseSlab<'_>, row: usize) -> Option<RowPick> {
         let last = phases.len() - 1;

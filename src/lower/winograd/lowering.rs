@@ -207,12 +207,6 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         if core.pieces(task).next().is_none() {
             return;
         }
-        if !io.is_finite {
-            for slice in task.slices.clone() {
-                self.compute_slice_directly(&SliceRun { io, task, slice }, scratch.direct);
-            }
-            return;
-        }
         let mut next = 0;
         let together = core.blocking.together.slices;
         for first in task.slices.clone().step_by(together) {

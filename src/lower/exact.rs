@@ -3,7 +3,8 @@
 //! No GEMM. Accepts everything; bytes: none. Sums in f64, so that it is also the most accurate.
 //!
 //! It visits the products that exist, and no others: an output of a ConvTranspose with long strides
-//! has few of the kernel's taps. Where a weight of Conv is not finite, it visits padding, too.
+//! has few of the kernel's taps. It alone runs where a weight is not finite. A filter of Conv with
+//! such a weight visits padding, too, because the product with it is NaN.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -13,15 +14,15 @@ use convoke_kernels::Real;
 use convoke_kernels::activation::ActivationKernel;
 use convoke_kernels::{Isa, activation_kernel};
 
-use crate::element::Element;
+use crate::element::{Compute, Element, all_finite};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Ledger, Line};
-use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
+use crate::lower::contract::{Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::layout::WeightLayout;
 use crate::machine::Item;
 use crate::{Axis, Geometry, Op, reference};
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
     let recipe = Recipe {
         kernel: "naive",
@@ -35,12 +36,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let build: Build<'a, T> = Box::new(move || {
         let axes = geometry.axes.iter().map(|axis| TapAxis::new(geometry.op, *axis)).collect();
         let activation = activation_kernel(Isa::Portable, request.activation.to_f64());
-        Box::new(Naive { geometry: geometry.clone(), axes, activation })
+        Box::new(Exact { geometry: geometry.clone(), axes, activation })
     });
-    Ok(Offer { recipe, build })
+    Offer { recipe, build }
 }
 
-struct Naive {
+struct Exact {
     geometry: Geometry,
     axes: Vec<TapAxis>,
     activation: ActivationKernel<f64>,
@@ -123,14 +124,20 @@ fn for_each_tap(
     }
 }
 
-impl Naive {
+impl Exact {
+    /// Whether a product with padding counts in an output channel: Conv's padding is multiplied, and
+    /// only finite weights make zero of it.
+    fn counts_padding<A: Compute>(&self, channel: usize, weights: &[A]) -> bool {
+        let len = self.geometry.in_channels_per_group() * self.geometry.kernel_volume();
+        self.geometry.op == Op::Conv && !all_finite(&weights[channel * len..][..len])
+    }
+
     /// An output without its residual.
-    fn sum<T: Element>(&self, index: usize, bias: f64, io: &Io<'_, T>) -> f64 {
+    fn sum<T: Element>(&self, index: usize, bias: f64, counts_padding: bool, io: &Io<'_, T>) -> f64 {
         let geometry = &self.geometry;
         let (x, w) = (|at: usize| io.x[at].to_acc().to_f64(), |at: usize| io.weights[at].to_f64());
         let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
-        if c_group == 0 || geometry.op == Op::Conv && !io.is_finite {
-            // A weight that is not finite counts on padding, too.
+        if c_group == 0 || counts_padding {
             return reference::sum(geometry, index, bias, x, w).value;
         }
         let (plane, position) = (index / geometry.output_spatial(), index % geometry.output_spatial());
@@ -162,7 +169,7 @@ impl Naive {
     }
 }
 
-impl Split for Naive {
+impl Split for Exact {
     fn tasks(&self) -> usize {
         self.geometry.batch * self.geometry.out_channels
     }
@@ -174,7 +181,7 @@ impl Split for Naive {
     }
 }
 
-impl<T: Element> Lowering<T> for Naive {
+impl<T: Element> Lowering<T> for Exact {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         for (packed, w) in packed.iter_mut().zip(w) {
             *packed = w.to_acc();
@@ -184,9 +191,10 @@ impl<T: Element> Lowering<T> for Naive {
     /// One output channel of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, _: &mut [Line]) {
         let spatial = self.geometry.output_spatial();
-        let bias = io.bias[task % self.geometry.out_channels].to_f64();
+        let channel = task % self.geometry.out_channels;
+        let (bias, counts_padding) = (io.bias[channel].to_f64(), self.counts_padding(channel, io.weights));
         for index in task * spatial..(task + 1) * spatial {
-            let sum = self.sum(index, bias, io);
+            let sum = self.sum(index, bias, counts_padding, io);
             let residual = io.residual_at(index).to_f64();
             io.y.write(index, T::round_from_f64(self.activation.apply(sum + residual)));
         }
