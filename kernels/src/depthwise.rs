@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::dest::Dest;
-use crate::generic::depthwise::{goes_by_rows, has_halves, most_strided_taps};
+use crate::generic::depthwise::{goes_by_rows, most_strided_taps};
 use crate::isa::Code;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, name_and_isa};
@@ -102,10 +102,6 @@ pub struct DirectTable {
 /// Rows or elements of a row: sizes are below this limit. The product of two of them fits
 /// `isize`, so that no position of a [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-/// Bytes of the largest plane of X that is prefetched with stride 1 where columns are summed one
-/// after the other. The hardware's prefetchers miss small planes; for large ones the hints cost
-/// as much as they gain for small ones (`docs/journal.md`).
-const FETCHED_BYTES: usize = 16 << 10;
 /// Numbers of taps that a column of a [`DirectTable`] may have: those of common kernels, because
 /// each is code of its own.
 const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
@@ -235,12 +231,9 @@ pub(crate) struct DirectArgs<'a, T> {
     pub(crate) even: usize,
     /// Elements of a row of X.
     pub(crate) step: usize,
-    /// Elements from the last tile of a plane to the first tile of the next plane.
+    /// Elements from the last tile of a plane to the first tile of the next plane. Tiles that are summed row
+    /// by row prefetch the rows of the next tile.
     pub(crate) next: usize,
-    /// Whether a tile that sums columns one after the other prefetches the rows of the next tile.
-    /// It does with stride 2, and where planes are so small that the hardware does not foresee
-    /// them. Tiles that are summed row by row always prefetch.
-    pub(crate) is_fetched_ahead: bool,
     pub(crate) loose: usize,
     pub(crate) output: TileOutput<T>,
 }
@@ -325,12 +318,6 @@ pub(crate) struct ScatterArgs<T> {
     pub(crate) store: ChannelStore<T>,
 }
 
-/// Whether there are two tiles that can share the last vectors of their rows: in vectors of
-/// `lanes` elements, each fills at most half of one.
-pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool {
-    tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
-}
-
 type TilesFn<T> = unsafe fn(&DepthwiseArgs<T>);
 type DirectFn<T> = unsafe fn(&DirectArgs<'_, T>);
 
@@ -355,9 +342,6 @@ pub struct DepthwiseKernel<T: 'static> {
     is_direct: bool,
     /// Whether it can sum three columns of three taps straight from X row by row.
     by_rows: bool,
-    /// Whether two tiles share the last vectors of their rows, where each fills at most half of a
-    /// vector.
-    halves: bool,
     /// The longest column that it sums straight from X with stride 2; 0 if there is none.
     most_strided_taps: usize,
     code: Code<DepthwiseCode<T>>,
@@ -371,8 +355,8 @@ impl<T: Real> DepthwiseKernel<T> {
         tiles: TilesFn<T>,
     ) -> Self {
         let code = Code::new(isa, DepthwiseCode { tiles, direct: None, threes: None });
-        let (weight, is_direct, by_rows, halves, most_strided_taps) = (V::LANES, false, false, false, 0);
-        Self { name, mr, lanes: V::LANES, weight, is_direct, by_rows, halves, most_strided_taps, code }
+        let (weight, is_direct, by_rows, most_strided_taps) = (V::LANES, false, false, 0);
+        Self { name, mr, lanes: V::LANES, weight, is_direct, by_rows, most_strided_taps, code }
     }
 
     /// A kernel of `mr` rows with vectors `V` along rows. It has stride 2 only if there are `threes`.
@@ -382,10 +366,10 @@ impl<T: Real> DepthwiseKernel<T> {
         (tiles, direct, threes): (TilesFn<T>, DirectFn<T>, Option<DirectFn<T>>),
     ) -> Self {
         let most_strided_taps = if threes.is_some() { most_strided_taps::<V>(mr) } else { 0 };
-        let (by_rows, halves) = (goes_by_rows::<V>(), has_halves::<V>(mr));
+        let by_rows = goes_by_rows::<V>();
         let threes = if V::MASKS { threes } else { None };
         let code = Code::new(isa, DepthwiseCode { tiles, direct: Some(direct), threes });
-        Self { name, mr, lanes: V::LANES, weight: 1, is_direct: true, by_rows, halves, most_strided_taps, code }
+        Self { name, mr, lanes: V::LANES, weight: 1, is_direct: true, by_rows, most_strided_taps, code }
     }
 }
 
@@ -462,14 +446,6 @@ impl<T: Real> DepthwiseKernel<T> {
     #[must_use]
     pub fn nr(&self) -> usize {
         self.lanes
-    }
-
-    /// Vectors that a row of `outputs` elements takes on average, for `tiles` tiles below one
-    /// another. Two tiles may share the last vectors of their rows.
-    #[must_use]
-    pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
-        let shared = if self.halves && tails_fit_in_one(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
-        outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2.0 * tiles.max(1) as f64)
     }
 
     /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and
@@ -553,7 +529,6 @@ impl<T: Real> DepthwiseKernel<T> {
             even: table.count * table.taps.div_ceil(2),
             step,
             next: x_plane.wrapping_sub((tiles - 1) * self.mr * table.stride * step),
-            is_fetched_ahead: table.stride == 2 || (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
             loose,
             output,
         };

@@ -243,8 +243,6 @@ pub(crate) struct FlatArgs<'a, T> {
     pub(crate) ldy: usize,
     pub(crate) len: usize,
     pub(crate) epilogue: EpilogueArgs<T>,
-    /// Whether all weights are finite.
-    pub(crate) is_finite: bool,
 }
 
 tile_kernel!(
@@ -257,10 +255,9 @@ tile_kernel!(
 pub struct FlatInput<'a, T> {
     /// The taps.
     pub taps: &'a FlatTaps,
-    /// The weights: MR for each tap, one for each output channel.
+    /// The weights: MR for each tap, one for each output channel. They must be finite, because products with
+    /// padding are left out.
     pub w: &'a [T],
-    /// Whether all weights are finite. Only then may products with padding be left out.
-    pub is_finite: bool,
     /// The channels that are summed, with all of their planes.
     pub x: &'a [T],
     /// The cache lines that are prefetched meanwhile, one with each step.
@@ -280,7 +277,7 @@ impl<T: Real> GroupedKernel<T> {
     /// If a slice is too short, the taps are for vectors of another length, or a vector begins
     /// behind the last output position.
     pub fn run(&self, input: &FlatInput<'_, T>, y: &mut Dest<'_, T>, ldy: usize, epilogue: &Epilogue<'_, T>) {
-        let &FlatInput { taps, w, is_finite, x, ahead, first, vectors } = input;
+        let &FlatInput { taps, w, x, ahead, first, vectors } = input;
         let Some(before) = vectors.checked_sub(1) else { return };
         assert_eq!(taps.lanes, self.lanes, "the taps are for other vectors");
         let last = before.saturating_add(first).saturating_mul(self.lanes);
@@ -295,7 +292,7 @@ impl<T: Real> GroupedKernel<T> {
         let (ahead, ahead_step) = ahead.or(w);
         let (w, x, tiles) = (w.as_ptr(), x.as_ptr(), vectors.div_ceil(self.nrv));
         let (tile, y) = (tile.as_mut_ptr().cast(), y.as_mut_ptr());
-        let args = FlatArgs { taps, w, x, ahead, ahead_step, first, tiles, tile, y, ldy, len, epilogue, is_finite };
+        let args = FlatArgs { taps, w, x, ahead, ahead_step, first, tiles, tile, y, ldy, len, epilogue };
         // SAFETY: the assertions cover the memory that FlatArgs asks for. Each tap's plane lies
         // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. Dest grants
         // the writes.

@@ -184,7 +184,6 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
     /// Whether the ISA has masked loads and stores. Only then may [`load_over`](Self::load_over),
-    /// [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves),
     /// [`every_second`](Self::every_second), [`behind_last_of`](Self::behind_last_of) and
     /// [`before_first_of`](Self::before_first_of) be called; elsewhere they panic.
     const MASKS: bool = false;
@@ -207,28 +206,6 @@ pub(crate) trait Simd: Copy {
     /// All lanes of `self` but the first, followed by the first lane of `v`.
     #[inline(always)]
     fn before_first_of(self, _v: Self) -> Self {
-        unreachable!("not for this ISA")
-    }
-
-    /// Loads each half of the lanes from an address of its own: the low half from `low` by the
-    /// first mask, the high half from `high` by the second mask. Lanes without a bit in their
-    /// mask are zero.
-    ///
-    /// # Safety
-    /// Memory: the selected elements are readable; nothing else is touched. Either
-    /// address may point anywhere.
-    #[inline(always)]
-    unsafe fn load_halves(_low: *const Self::Elem, _high: *const Self::Elem, _masks: [u32; 2]) -> Self {
-        unreachable!("not for this ISA")
-    }
-
-    /// Stores the first `n` lanes of the low half to `low`, and those of the high half to `high`.
-    ///
-    /// # Safety
-    /// Memory: both are writable for `n <= LANES / 2` elements; nothing else is
-    /// touched.
-    #[inline(always)]
-    unsafe fn store_halves(self, _low: *mut Self::Elem, _high: *mut Self::Elem, _n: usize) {
         unreachable!("not for this ISA")
     }
 
@@ -260,14 +237,6 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
-    }
-
-    /// As [`advance`](Self::advance), and the address also depends on `x`: loads from it come
-    /// after the computation of `x`. Otherwise the compiler would load all rows of a tile first,
-    /// and keep them in memory.
-    #[inline(always)]
-    fn advance_after(p: *const Self::Elem, step: usize, _x: Self) -> *const Self::Elem {
-        Self::advance(p, step)
     }
 
     /// Interleaves the lanes of `self` and `b`: the first lanes of both, then the second lanes,

@@ -63,7 +63,8 @@ impl<A: Compute> Gemm<A> for Native<A> {
                 let rows = self.tiles.panels.start(run.start)..self.tiles.panels.start(run.end);
                 let (a, mut y) = (&packed[rows.start * k..rows.end * k], Dest::from_slice(&mut c[rows.start * ld..]));
                 let panels = run.len();
-                return kernel.activate_panels(panels, a, b, koff, ahead, tile, false, &mut y, ld, map, vector, &epilogue, None);
+                return kernel
+                    .activate_panels(panels, a, b, koff, ahead, tile, false, &mut y, ld, map, vector, &epilogue, None);
             }
             for panel in run {
                 let row = self.tiles.panels.start(panel);

@@ -35,7 +35,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
             let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
             // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
             // register to register between them.
-            if is_inside && args.is_finite {
+            if is_inside {
                 let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             } else {

@@ -166,7 +166,7 @@ impl<T: Element> Grouped<T> {
                     done += run.vectors.div_ceil(run.kernel.nrv()) * self.taps.steps();
                     let (first, vectors) = (first + run.first, run.vectors);
                     let offset = run.first * self.lanes;
-                    let input = FlatInput { taps: &self.taps, w, is_finite: true, x, ahead, first, vectors };
+                    let input = FlatInput { taps: &self.taps, w, x, ahead, first, vectors };
                     run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
                 };
             let sink = self.finish.sink(io);

@@ -1,7 +1,6 @@
 //! Tiles along rows straight from X, with stride 1, and the choice between all ways to read X.
 
 use super::column::{SAME, SOME, WHOLE, every_lane, rows_inside, store, sum_column};
-use super::halves::{Halves, direct_halves, halves_tails};
 use super::strided::{direct_pairs, most_strided_taps};
 use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
@@ -57,32 +56,22 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
         }
         let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let (last, views) = (output.vectors - 1, Views::<V>::new(args));
-        let halves = halves_tails::<V, R>(output).then(|| Halves::new::<V, R, N>(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.weights(plane);
             let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let is_shared = halves.is_some() && tile / 2 * 2 + 1 < output.tiles;
                 let first = args.input.row + (tile * R) as isize;
                 // At most N - 1 rows are missing at either end.
                 let inside = rows_inside(args, first);
                 let is_edge = N > 1 && (inside.0 > 0 || inside.1 < R + N - 1);
                 let x = args.row(plane, first);
-                let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
-                for vector in 0..output.vectors - usize::from(is_shared) {
+                for vector in 0..output.vectors {
                     let mut acc = [bias; R];
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let (masks, masked) = (&views.masks[place], masked[place]);
                     let x = x.wrapping_add(vector * V::LANES);
-                    if args.is_fetched_ahead {
-                        let mut row = x.wrapping_add(next).wrapping_add((N - 1) * args.step);
-                        for _ in 0..R {
-                            V::prefetch_near(row);
-                            row = row.wrapping_add(args.step);
-                        }
-                    }
                     let mut w = w;
                     for column in 0..args.columns.len() {
                         let (x, mask) = (x.wrapping_offset(args.columns.get_unchecked(column).offset), masks[column]);
@@ -98,9 +87,6 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
-            }
-            if let Some(halves) = &halves {
-                direct_halves::<V, R, N>(args, plane, halves);
             }
         }
     }

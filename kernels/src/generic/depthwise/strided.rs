@@ -230,15 +230,6 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let (masks, masked) = (&masks[place], masked[place]);
                     let x = x.wrapping_add(vector * 2 * V::LANES);
-                    if args.is_fetched_ahead {
-                        let next = if tile + 1 < output.tiles { 2 * R * args.step } else { args.next };
-                        let mut row = x.wrapping_add(next).wrapping_add((N - 2) * args.step);
-                        for _ in 0..2 * R {
-                            V::prefetch_near(row);
-                            V::prefetch_near(row.wrapping_add(V::LANES));
-                            row = row.wrapping_add(args.step);
-                        }
-                    }
                     // The taps of even rows come first, and those of odd rows behind all of them.
                     let mut w = [w, w.add(args.even)];
                     for column in 0..args.columns.len() {

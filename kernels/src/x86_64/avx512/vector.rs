@@ -71,12 +71,9 @@ use indices;
 /// The operations on `f32`, by names that both types share.
 mod ps {
     pub(super) use core::arch::x86_64::{
-        __m512 as Register, __mmask16 as Mask, _mm256_mask_storeu_ps as half_mask_storeu,
-        _mm256_maskz_loadu_ps as half_maskz_loadu, _mm256_storeu_ps as half_storeu, _mm512_add_epi32 as add_index,
-        _mm512_add_ps as add, _mm512_alignr_epi32 as alignr, _mm512_castps_si512 as to_bits,
-        _mm512_castps256_ps512 as from_half, _mm512_castps512_ps256 as low_half, _mm512_castsi512_ps as from_bits,
-        _mm512_cmp_ps_mask as cmp, _mm512_div_ps as div, _mm512_extractf32x8_ps as high_half, _mm512_fmadd_ps as fmadd,
-        _mm512_insertf32x8 as with_high_half, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as loadu,
+        __mmask16 as Mask, _mm512_add_epi32 as add_index, _mm512_add_ps as add, _mm512_alignr_epi32 as alignr,
+        _mm512_castps_si512 as to_bits, _mm512_castsi512_ps as from_bits, _mm512_cmp_ps_mask as cmp,
+        _mm512_div_ps as div, _mm512_fmadd_ps as fmadd, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as loadu,
         _mm512_mask_blend_ps as blend, _mm512_mask_loadu_ps as mask_loadu, _mm512_mask_storeu_ps as mask_storeu,
         _mm512_mask3_fmadd_ps as mask_fmadd, _mm512_maskz_compress_ps as compress,
         _mm512_maskz_loadu_ps as maskz_loadu, _mm512_maskz_permutex2var_ps as maskz_permute, _mm512_max_ps as max,
@@ -91,12 +88,9 @@ mod ps {
 /// The operations on `f64`, by names that both types share.
 mod pd {
     pub(super) use core::arch::x86_64::{
-        __m512d as Register, __mmask8 as Mask, _mm256_mask_storeu_pd as half_mask_storeu,
-        _mm256_maskz_loadu_pd as half_maskz_loadu, _mm256_storeu_pd as half_storeu, _mm512_add_epi64 as add_index,
-        _mm512_add_pd as add, _mm512_alignr_epi64 as alignr, _mm512_castpd_si512 as to_bits,
-        _mm512_castpd256_pd512 as from_half, _mm512_castpd512_pd256 as low_half, _mm512_castsi512_pd as from_bits,
-        _mm512_cmp_pd_mask as cmp, _mm512_div_pd as div, _mm512_extractf64x4_pd as high_half, _mm512_fmadd_pd as fmadd,
-        _mm512_insertf64x4 as with_high_half, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as loadu,
+        __mmask8 as Mask, _mm512_add_epi64 as add_index, _mm512_add_pd as add, _mm512_alignr_epi64 as alignr,
+        _mm512_castpd_si512 as to_bits, _mm512_castsi512_pd as from_bits, _mm512_cmp_pd_mask as cmp,
+        _mm512_div_pd as div, _mm512_fmadd_pd as fmadd, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as loadu,
         _mm512_mask_blend_pd as blend, _mm512_mask_loadu_pd as mask_loadu, _mm512_mask_storeu_pd as mask_storeu,
         _mm512_mask3_fmadd_pd as mask_fmadd, _mm512_maskz_compress_pd as compress,
         _mm512_maskz_loadu_pd as maskz_loadu, _mm512_maskz_permutex2var_pd as maskz_permute, _mm512_max_pd as max,
@@ -152,34 +146,6 @@ macro_rules! vector {
         unsafe fn load_lanes(p: *const $elem, mask: $ops::Mask) -> Self {
             // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
             unsafe { Self($ops::maskz_loadu(mask, p)) }
-        }
-
-        // Loads of half a vector cross cache lines less often than a half-masked load of a whole
-        // vector.
-        #[inline(always)]
-        unsafe fn load_halves(low: *const $elem, high: *const $elem, masks: [u32; 2]) -> Self {
-            // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-            unsafe {
-                let [low, high] =
-                    [(low, masks[0]), (high, masks[1])].map(|(p, mask)| $ops::half_maskz_loadu(mask as __mmask8, p));
-                Self($ops::with_high_half::<1>($ops::from_half(low), high))
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn store_halves(self, low: *mut $elem, high: *mut $elem, n: usize) {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe {
-                let halves = ($ops::low_half(self.0), $ops::high_half::<1>(self.0));
-                if n == Self::LANES / 2 {
-                    $ops::half_storeu(low, halves.0);
-                    $ops::half_storeu(high, halves.1);
-                } else {
-                    let mask = first(n) as __mmask8;
-                    $ops::half_mask_storeu(low, mask, halves.0);
-                    $ops::half_mask_storeu(high, mask, halves.1);
-                }
-            }
         }
 
         #[inline(always)]
@@ -271,27 +237,6 @@ macro_rules! vector {
                 let index = $ops::add_index(even, $ops::set1_index(from as $ops::Index));
                 Self($ops::maskz_permute(there, self.0, index, b.0))
             }
-        }
-
-        #[inline(always)]
-        fn advance_after(p: *const $elem, step: usize, x: Self) -> *const $elem {
-            // A function of its own, because registers of this class need the feature.
-            #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-            #[target_feature(enable = "avx512f")]
-            #[inline]
-            fn after(p: *const $elem, x: $ops::Register) -> *const $elem {
-                let mut after = p;
-                // SAFETY: no instruction.
-                unsafe {
-                    core::arch::asm!(
-                        "/* {0} {1} */",
-                        inout(reg) after, in(zmm_reg) x, options(pure, nomem, nostack, preserves_flags)
-                    );
-                }
-                after
-            }
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { after(p.wrapping_add(step), x.0) }
         }
 
         #[inline(always)]
