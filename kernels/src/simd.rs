@@ -91,7 +91,11 @@ pub(crate) trait Simd: Copy {
     ///
     /// # Safety
     /// Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
-    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
+    #[inline(always)]
+    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_mask(p, ((1_u64 << n) - 1) as u32) }
+    }
 
     /// Stores `LANES` elements to `p`, past the caches where the ISA can. This is for data that
     /// will not be read soon. [`fence`](Self::fence) orders such stores before whatever follows.
@@ -244,12 +248,38 @@ pub(crate) trait Simd: Copy {
     fn zip(self, b: Self) -> (Self, Self);
 }
 
+/// Prefetches the cache line at `p` into the L2 cache, as [`Simd::prefetch`]. What it needs is part of
+/// x86-64 and of AArch64.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults on no
+    // address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+    }
+    // SAFETY: as above. There is no stable intrinsic.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags));
+    }
+    let _ = p;
+}
+
 /// The lanes `from..to` that lie inside a row of `width` elements, for a vector of `lanes` lanes
 /// with lane 0 at `position` of the row. There are none if `from >= to`.
 #[inline(always)]
 pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usize, usize) {
     let most = lanes as isize;
     ((-position).clamp(0, most) as usize, (width as isize - position).clamp(0, most) as usize)
+}
+
+/// The lanes of [`lanes_in_row`] as a mask.
+#[inline(always)]
+pub(crate) fn mask_in_row(lanes: usize, position: isize, width: usize) -> u32 {
+    let (from, to) = lanes_in_row(lanes, position, width);
+    let below = |n: usize| ((1_u64 << n) - 1) as u32;
+    below(to) & !below(from)
 }
 
 /// Implements [`Simd::mul_add_of`] for an ISA that sets the other lanes to zero in

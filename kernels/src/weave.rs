@@ -2,7 +2,8 @@
 //! inverse picks the phases of a row.
 
 use crate::isa::Code;
-use crate::ukernel::{EpilogueArgs, name_and_isa};
+use crate::simd::prefetch;
+use crate::ukernel::{Ahead, EpilogueArgs, name_and_isa};
 use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
 /// The sums of several rows of output. Phase p of output row c, a strand, begins at
@@ -50,14 +51,6 @@ pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) runs: &'a [Run],
     pub(crate) epilogue: EpilogueArgs<T>,
     pub(crate) y: *mut T,
-    pub(crate) ldy: usize,
-}
-
-/// Raw arguments of a prefetching kernel. They are addresses only: no memory is read or written.
-pub(crate) struct FetchArgs<'a, T> {
-    pub(crate) rows: usize,
-    pub(crate) runs: &'a [Run],
-    pub(crate) y: *const T,
     pub(crate) ldy: usize,
 }
 
@@ -188,7 +181,6 @@ pub(crate) struct PickArgs<'a, T> {
 pub(crate) struct WeaveCode<T> {
     pub(crate) weave: unsafe fn(&WeaveArgs<'_, T>),
     pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
-    pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
     pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
 }
 
@@ -238,8 +230,8 @@ impl<T: Real> WeaveKernel<T> {
         };
     }
 
-    /// Prefetches into the L2 cache what [`run`](Self::run) will write, or does nothing if the
-    /// ISA has no such instruction.
+    /// Prefetches into the L2 cache what [`run`](Self::run) will write, where the architecture has such an
+    /// instruction.
     ///
     /// # Panics
     /// If the destination is too short.
@@ -248,8 +240,13 @@ impl<T: Real> WeaveKernel<T> {
         let rows = if ldy == 0 { rows.min(1) } else { rows };
         // Nothing is accessed, but more than there is would be fetched for years.
         assert!(end_of_runs(runs, rows, ldy) <= y.len(), "the destination is too short");
-        // SAFETY: no memory is touched.
-        unsafe { (self.code.on_this_cpu().fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
+        for (c, run) in (0..rows).flat_map(|c| runs.iter().map(move |run| (c, run))) {
+            // Any address may be fetched.
+            let y = y.as_mut_ptr().wrapping_add(c * ldy + run.at);
+            for line in 0..(run.len * size_of::<T>()).div_ceil(Ahead::LINE) {
+                prefetch(y.wrapping_byte_add(line * Ahead::LINE));
+            }
+        }
     }
 
     /// Computes `y[at + i] = clamp(strand + bias + residual)` for every run, and the strands on

@@ -13,6 +13,7 @@ use core::ops::Range;
 use self::points::{Points, has_single, pairs};
 
 use crate::isa::Code;
+use crate::simd::mask_in_row;
 use crate::ukernel::{EpilogueArgs, name_and_isa};
 use crate::{Dest, Epilogue, Real};
 
@@ -397,9 +398,7 @@ pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
 /// padded row.
 #[inline(always)]
 pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
-    let from = elements.start.saturating_sub(at).min(lanes);
-    let to = elements.end.saturating_sub(at).min(lanes);
-    (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
+    mask_in_row(lanes, at as isize - elements.start as isize, elements.len())
 }
 
 /// Masks of the lanes that are not padding, for the one-pass transform of a row of tiles with

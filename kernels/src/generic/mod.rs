@@ -98,81 +98,78 @@ use crate::simd::Simd;
         const LANES: usize = $vector::LANES;
 
         mod gemm {
-            use crate::ukernel::{ChannelArgs, SpatialArgs};
+            use super::$vector as V;
 
             $crate::generic::compile! {
                 #[$attr]
-                fn gemm<MR, NRV>(SpatialArgs<$elem>) = crate::generic::gemm::spatial::<super::$vector, MR, NRV>;
-                fn gemmt<MR, NRV>(ChannelArgs<$elem>) = crate::generic::gemm::channel::<super::$vector, MR, NRV>;
-                fn gemmt2<PIXELS, NRV>(ChannelArgs<$elem>) =
-                    crate::generic::gemm::two_rows::<super::$vector, PIXELS, NRV>;
+                fn gemm<MR, NRV>(crate::ukernel::SpatialArgs<$elem>) = crate::generic::gemm::spatial::<V, MR, NRV>;
+                fn gemmt<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
+                fn gemmt2<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
+                    crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
             }
         }
 
         mod grouped {
-            use crate::grouped::FlatArgs;
+            use super::$vector as V;
 
             $crate::generic::compile! {
                 #[$attr]
-                fn group<MR, NRV>(FlatArgs<'_, $elem>) = crate::generic::grouped::flat::<super::$vector, MR, NRV>;
+                fn group<MR, NRV>(crate::grouped::FlatArgs<'_, $elem>) = crate::generic::grouped::flat::<V, MR, NRV>;
             }
         }
 
         mod depthwise {
-            use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, GatherArgs, ScatterArgs};
+            use super::$vector as V;
 
             $crate::generic::compile! {
                 #[$attr]
-                fn dw<R>(DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<super::$vector, R, false>;
-                fn dw_direct<R>(DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<super::$vector, R>;
-                fn dwt<R>(DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<super::$vector, R, true>;
-                fn threes(DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<super::$vector>;
-                fn copy(CopyArgs<$elem>) = crate::generic::depthwise::copy::<super::$vector>;
-                fn split(CopyArgs<$elem>) = crate::generic::depthwise::split::<super::$vector>;
-                fn gather(GatherArgs<$elem>) = crate::generic::depthwise::gather::<super::$vector>;
-                fn scatter(ScatterArgs<$elem>) = crate::generic::depthwise::scatter::<super::$vector>;
+                fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
+                fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
+                fn dwt<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, true>;
+                fn threes(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<V>;
+                fn copy(crate::depthwise::CopyArgs<$elem>) = crate::generic::depthwise::copy::<V>;
+                fn split(crate::depthwise::CopyArgs<$elem>) = crate::generic::depthwise::split::<V>;
+                fn gather(crate::depthwise::GatherArgs<$elem>) = crate::generic::depthwise::gather::<V>;
+                fn scatter(crate::depthwise::ScatterArgs<$elem>) = crate::generic::depthwise::scatter::<V>;
             }
         }
 
         $(mod narrow {
-            use crate::depthwise::{DepthwiseArgs, DirectArgs};
+            use super::$half as V;
 
             $crate::generic::compile! {
                 #[$attr]
-                fn dw<R>(DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<super::$half, R, false>;
-                fn dw_direct<R>(DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<super::$half, R>;
+                fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
+                fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
             }
         })?
 
         mod winograd {
-            use crate::winograd::{InputArgs, OutputArgs, SplitArgs, StraightArgs};
+            use super::$vector as V;
 
             $crate::generic::compile! {
                 #[$attr]
-                fn extend(SplitArgs<'_, $elem>) = crate::generic::winograd::extend::<super::$vector>;
-                fn split<NH, MH>(SplitArgs<'_, $elem>) = crate::generic::winograd::split::<super::$vector, NH, MH>;
-                fn input<NV, NH>(InputArgs<$elem>) = crate::generic::winograd::input::<super::$vector, NV, NH>;
-                fn straight<NV, NH, MV, MH>(StraightArgs<'_, $elem>) =
-                    crate::generic::winograd::straight::<super::$vector, NV, NH, MV, MH>;
-                fn output<NV, NH, MV, MH>(OutputArgs<'_, $elem>) -> bool =
-                    crate::generic::winograd::output::<super::$vector, NV, NH, MV, MH>;
+                fn extend(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::extend::<V>;
+                fn split<NH, MH>(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::split::<V, NH, MH>;
+                fn input<NV, NH>(crate::winograd::InputArgs<$elem>) = crate::generic::winograd::input::<V, NV, NH>;
+                fn straight<NV, NH, MV, MH>(crate::winograd::StraightArgs<'_, $elem>) =
+                    crate::generic::winograd::straight::<V, NV, NH, MV, MH>;
+                fn output<NV, NH, MV, MH>(crate::winograd::OutputArgs<'_, $elem>) -> bool =
+                    crate::generic::winograd::output::<V, NV, NH, MV, MH>;
             }
         }
 
         mod passes {
-            use crate::activation::ActivateArgs;
-            use crate::upsample::UpsampleArgs;
-            use crate::weave::{FetchArgs, PickArgs, SumArgs, WeaveArgs};
+            use super::$vector as V;
 
             $crate::generic::compile! {
                 #[$attr]
-                fn activate(ActivateArgs<$elem>) = crate::generic::activation::activate::<super::$vector>;
-                fn weave(WeaveArgs<'_, $elem>) = crate::generic::weave::weave::<super::$vector>;
-                fn sum(SumArgs<'_, $elem>) = crate::generic::weave::sum::<super::$vector>;
-                fn fetch(FetchArgs<'_, $elem>) = crate::generic::weave::fetch::<super::$vector>;
-                fn pick(PickArgs<'_, $elem>) = crate::generic::weave::pick::<super::$vector>;
-                fn upsample<SH, KH, KW, ODD>(UpsampleArgs<'_, $elem>) =
-                    crate::generic::upsample::upsample::<super::$vector, SH, KH, KW, ODD>;
+                fn activate(crate::activation::ActivateArgs<$elem>) = crate::generic::activation::activate::<V>;
+                fn weave(crate::weave::WeaveArgs<'_, $elem>) = crate::generic::weave::weave::<V>;
+                fn sum(crate::weave::SumArgs<'_, $elem>) = crate::generic::weave::sum::<V>;
+                fn pick(crate::weave::PickArgs<'_, $elem>) = crate::generic::weave::pick::<V>;
+                fn upsample<SH, KH, KW, ODD>(crate::upsample::UpsampleArgs<'_, $elem>) =
+                    crate::generic::upsample::upsample::<V, SH, KH, KW, ODD>;
             }
         }
 
@@ -204,7 +201,6 @@ use crate::simd::Simd;
                 code: Code::new($isa, crate::weave::WeaveCode {
                     weave: passes::weave,
                     sum: passes::sum,
-                    fetch: passes::fetch,
                     pick: passes::pick,
                 }),
             }],

@@ -11,9 +11,9 @@
 
 use super::Finish;
 use crate::Real;
-use crate::simd::{Simd, lanes_in_row};
+use crate::simd::{Simd, mask_in_row};
 use crate::ukernel::EpilogueArgs;
-use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
+use crate::weave::{PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -119,24 +119,6 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
                 if n > 0 {
                     finish.store(v[p], run.at + done + at, n);
                 }
-            }
-        }
-    }
-}
-
-/// Prefetches the destination's cache lines into the L2 cache.
-///
-/// # Safety
-/// CPU: the ISA of `V`. No memory is touched: a prefetch is a hint.
-#[inline(always)]
-pub(crate) unsafe fn fetch<V: Simd>(args: &FetchArgs<'_, V::Elem>) {
-    let step = 64 / size_of::<V::Elem>();
-    for c in 0..args.rows {
-        for run in args.runs {
-            // Nobody has compared the runs with the destination.
-            let y = args.y.wrapping_add(c.wrapping_mul(args.ldy)).wrapping_add(run.at);
-            for i in 0..run.len.div_ceil(step) {
-                V::prefetch(y.wrapping_add(i * step));
             }
         }
     }
@@ -256,7 +238,7 @@ impl<const P: usize> PickRun<'_, P> {
         let ahead = self.picks.ahead;
         let mut masks = [0; STRIDE];
         for s in 0..STRIDE {
-            masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
+            masks[s] = mask_in_row(V::LANES, self.position + (s * V::LANES) as isize, self.picks.width);
         }
         for row in self.picks.rows {
             // SAFETY: the caller's promise. The masks only have lanes that lie in a row.
@@ -279,14 +261,6 @@ impl<const P: usize> PickRun<'_, P> {
             }
         }
     }
-}
-
-/// A mask of the lanes of a vector at `position` that lie in a row of `width` elements.
-#[inline(always)]
-fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
-    let (from, to) = lanes_in_row(V::LANES, position, width);
-    let below = |n: usize| ((1_u64 << n) - 1) as u32;
-    if from < to { below(to) & !below(from) } else { 0 }
 }
 
 /// Number of neighbouring phases from which on a block of elements is transposed. Fewer phases
@@ -379,7 +353,7 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
             macro_rules! read {
                 ($i:literal) => {
                     let position = first + ((at + $i.min(n - 1)) * picks.stride) as isize;
-                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row::<V>(position, picks.width));
+                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row(V::LANES, position, picks.width));
                 };
             }
             macro_rules! write {

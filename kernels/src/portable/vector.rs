@@ -3,7 +3,8 @@
 
 use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
-/// Two registers of 128 bits as one vector.
+/// Two registers of 128 bits as one vector. What goes lane by lane is a call: inlined at every place, it
+/// would be a quarter of what the tier takes to compile.
 macro_rules! vector {
     ($name:ident($wide:ty): $lanes:literal of $elem:ident) => {
         #[derive(Clone, Copy)]
@@ -36,17 +37,7 @@ macro_rules! vector {
                 unsafe { p.cast::<[$elem; $lanes]>().write(self.0.to_array()) };
             }
 
-            #[inline(always)]
-            unsafe fn load_first(p: *const $elem, n: usize) -> Self {
-                let mut lanes = [0.0; $lanes];
-                for (i, lane) in lanes.iter_mut().enumerate().take(n) {
-                    // SAFETY: i < n, and the caller promises n readable elements.
-                    *lane = unsafe { *p.add(i) };
-                }
-                Self(<$wide>::new(lanes))
-            }
-
-            #[inline(always)]
+            #[inline(never)]
             unsafe fn store_first(self, p: *mut $elem, n: usize) {
                 for (i, lane) in self.0.to_array().into_iter().enumerate().take(n) {
                     // SAFETY: i < n, and the caller promises n writable elements.
@@ -75,7 +66,7 @@ macro_rules! vector {
                 Self(<$wide>::new(v))
             }
 
-            #[inline(always)]
+            #[inline(never)]
             fn compress(self, mask: u32) -> Self {
                 let (v, mut packed, mut to) = (self.0.to_array(), [0.0; $lanes], 0);
                 for (lane, x) in v.into_iter().enumerate() {
@@ -87,7 +78,7 @@ macro_rules! vector {
                 Self(<$wide>::new(packed))
             }
 
-            #[inline(always)]
+            #[inline(never)]
             fn transpose(rows: &mut [Self; 16]) {
                 let m: [[$elem; $lanes]; $lanes] = core::array::from_fn(|i| rows[i].0.to_array());
                 for (c, row) in rows.iter_mut().enumerate().take($lanes) {
@@ -128,7 +119,7 @@ macro_rules! vector {
                 self.0.to_array().iter().all(|x| x.is_finite())
             }
 
-            #[inline(always)]
+            #[inline(never)]
             unsafe fn load_mask(p: *const $elem, mask: u32) -> Self {
                 let mut lanes = [0.0; $lanes];
                 for (i, lane) in lanes.iter_mut().enumerate() {

@@ -38,14 +38,13 @@ macro_rules! common {
 
         #[inline(always)]
         fn prefetch(p: *const $elem) {
-            // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
-            // on no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+            crate::simd::prefetch(p);
         }
 
         #[inline(always)]
         fn prefetch_near(p: *const $elem) {
-            // SAFETY: as prefetch.
+            // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
+            // on no address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
         }
 

@@ -666,7 +666,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     }
     paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise::{pass}")));
     paths.extend((isa == Isa::Avx512).then(|| String::from("depthwise::threes")));
-    paths.extend(["activate", "weave", "sum", "fetch", "pick"].map(|pass| format!("passes::{pass}")));
+    paths.extend(["activate", "weave", "sum", "pick"].map(|pass| format!("passes::{pass}")));
     // These are the same on every ISA.
     for kernel in winograd_kernels::<T>(Isa::Portable) {
         let (down, along) = (kernel.down(), kernel.along());

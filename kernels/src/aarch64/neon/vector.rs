@@ -6,14 +6,6 @@ use core::arch::asm;
 use crate::Isa;
 use crate::simd::{Simd, lanes_by_zeros};
 
-/// Prefetches the cache line at `p` into the L2 cache. There is no stable intrinsic.
-#[inline(always)]
-fn prefetch<T>(p: *const T) {
-    // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults on no
-    // address.
-    unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) };
-}
-
 /// Hides from the compiler where a pointer comes from, as [`Simd::advance`] asks.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
@@ -142,7 +134,7 @@ macro_rules! vector {
 
         #[inline(always)]
         fn prefetch(p: *const $elem) {
-            prefetch(p);
+            crate::simd::prefetch(p);
         }
 
         #[inline(always)]

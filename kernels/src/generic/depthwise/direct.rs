@@ -1,6 +1,6 @@
 //! Tiles along rows straight from X, with stride 1, and the choice between all ways to read X.
 
-use super::column::{SAME, SOME, WHOLE, every_lane, rows_inside, store, sum_column};
+use super::column::{SAME, SOME, Views, WHOLE, every_lane, rows_inside, store, sum_column};
 use super::strided::{direct_pairs, most_strided_taps};
 use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
@@ -55,7 +55,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
             return whole_planes::<V, R, N>(args);
         }
         let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
-        let (last, views) = (output.vectors - 1, Views::<V>::new(args));
+        let (last, views) = (output.vectors - 1, Views::<V, 1>::new(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.weights(plane);
@@ -74,7 +74,8 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     let x = x.wrapping_add(vector * V::LANES);
                     let mut w = w;
                     for column in 0..args.columns.len() {
-                        let (x, mask) = (x.wrapping_offset(args.columns.get_unchecked(column).offset), masks[column]);
+                        let (x, mask) =
+                            (x.wrapping_offset(args.columns.get_unchecked(column).offset), masks[column][0]);
                         // A masked load of a whole vector costs less than one more loop.
                         if is_edge {
                             sum_column::<V, R, N, false, true, SOME>(&mut acc, x, args.step, inside, mask, w);
@@ -88,41 +89,6 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
             }
-        }
-    }
-}
-
-/// How the vectors of a row see X. There are three places: the first vector, the vectors in
-/// between, and the last one.
-struct Views<V: Simd> {
-    /// For each place and column, the lanes that are in X.
-    masks: [[V::Mask; MOST_SHORT]; 3],
-    /// For each place, a bit for each column: in the first list whether a stored lane is outside
-    /// of X, in the second list whether any lane is.
-    masked: [[u32; 3]; 2],
-}
-
-impl<V: Simd> Views<V> {
-    /// # Safety
-    /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states.
-    #[inline(always)]
-    unsafe fn new(args: &DirectArgs<'_, V::Elem>) -> Self {
-        let (output, last) = (&args.output, args.output.vectors - 1);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut views = Self { masks: [[every_lane::<V>(); MOST_SHORT]; 3], masked: [[0; 3]; 2] };
-            for column in 0..args.columns.len() {
-                let position = args.columns.get_unchecked(column).position;
-                for (place, vector) in [(0, 0), (2, last)] {
-                    let from = position + (vector * V::LANES) as isize;
-                    let stored = (output.width - vector * V::LANES).min(V::LANES);
-                    let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
-                    views.masks[place][column] = V::mask(from, args.step);
-                    views.masked[0][place] |= u32::from(is_outside(stored)) << column;
-                    views.masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
-                }
-            }
-            views
         }
     }
 }
@@ -187,7 +153,7 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>,
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
-        let (last, views) = (output.vectors - 1, Views::<V>::new(args));
+        let (last, views) = (output.vectors - 1, Views::<V, 1>::new(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.weights(plane);
@@ -237,7 +203,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
     (x, step, ahead): (*const V::Elem, usize, usize),
     offsets: [isize; 3],
     inside: (usize, usize),
-    masks: &[V::Mask; MOST_SHORT],
+    masks: &[[V::Mask; 1]; MOST_SHORT],
     weights: &[[V; 3]; 3],
 ) {
     // The compiler must not know this address: it would compute the addresses of all rows, and
@@ -255,7 +221,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
                     if EDGE == WHOLE || (($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1)) {
                         for column in 0..3 {
                             let x = row.wrapping_offset(offsets[column]);
-                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                            let x = if MASKED { V::load_lanes(x, masks[column][0]) } else { V::load(x) };
                             for k in 0..3 {
                                 if $i >= k && $i - k < R {
                                     acc[$i - k] = weights[column][k].mul_add(x, acc[$i - k]);

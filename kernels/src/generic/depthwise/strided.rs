@@ -1,8 +1,8 @@
 //! Tiles along rows straight from X, with stride 2 along both axes.
 
-use super::column::{every_lane, rows_inside, store};
+use super::column::{Views, every_lane, rows_inside, store};
 use crate::Real;
-use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_TAPS};
 use crate::generic::Finish;
 use crate::simd::Simd;
 
@@ -202,24 +202,11 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
-        let last = output.vectors - 1;
-        let mut masks = [[[every_lane::<V>(); 2]; MOST_SHORT]; 3];
-        let mut masked = [[0_u32; 3]; 2];
-        for column in 0..args.columns.len() {
-            let DirectColumn { position, is_pair, .. } = *args.columns.get_unchecked(column);
-            for (place, vector) in [(0, 0), (2, last)] {
-                let from = position + (vector * 2 * V::LANES) as isize;
-                let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - usize::from(!is_pair);
-                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
-                masks[place][column] = [V::mask(from, args.step), V::mask(from + V::LANES as isize, args.step)];
-                masked[0][place] |= u32::from(is_outside(stored)) << column;
-                masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << column;
-            }
-        }
+        let (last, views) = (output.vectors - 1, Views::<V, 2>::new(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.weights(plane);
-            let masked = &masked[usize::from(plane >= args.loose)];
+            let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 let first = args.input.row + (tile * 2 * R) as isize;
@@ -228,7 +215,7 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
-                    let (masks, masked) = (&masks[place], masked[place]);
+                    let (masks, masked) = (&views.masks[place], masked[place]);
                     let x = x.wrapping_add(vector * 2 * V::LANES);
                     // The taps of even rows come first, and those of odd rows behind all of them.
                     let mut w = [w, w.add(args.even)];

@@ -58,8 +58,8 @@ mod ps {
         _mm256_castps_si256 as to_bits, _mm256_castsi256_ps as from_bits, _mm256_cmp_ps as cmp, _mm256_div_ps as div,
         _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as loadu, _mm256_maskload_ps as maskload,
         _mm256_maskstore_ps as maskstore, _mm256_max_ps as max, _mm256_min_ps as min, _mm256_movemask_ps as movemask,
-        _mm256_mul_ps as mul, _mm256_permute2f128_ps as permute2f128, _mm256_set1_ps as set1,
-        _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as storeu,
+        _mm256_mul_ps as mul, _mm256_permute2f128_ps as permute2f128, _mm256_permutevar8x32_ps as permute_words,
+        _mm256_set1_ps as set1, _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as storeu,
         _mm256_stream_ps as stream, _mm256_sub_ps as sub, _mm256_unpackhi_ps as unpackhi,
         _mm256_unpacklo_ps as unpacklo,
     };
@@ -75,14 +75,6 @@ mod ps {
             let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
             _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(mask as i32), bits), bits)
         }
-    }
-
-    /// # Safety
-    /// CPU: AVX2.
-    #[inline(always)]
-    pub(super) unsafe fn permute_words(x: __m256, indices: __m256i) -> __m256 {
-        // SAFETY: the caller runs where AVX2 is.
-        unsafe { _mm256_permutevar8x32_ps(x, indices) }
     }
 
     /// The words of the lanes of `mask`.

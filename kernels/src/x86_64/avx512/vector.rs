@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, lanes_in_row};
+use crate::simd::{Simd, mask_in_row};
 use crate::x86_64::{common, quarters};
 
 /// A mask of the first `n` lanes.
@@ -113,12 +113,6 @@ macro_rules! vector {
         common!($elem by $ops);
 
         #[inline(always)]
-        unsafe fn load_first(p: *const $elem, n: usize) -> Self {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { Self($ops::maskz_loadu(first(n) as $ops::Mask, p)) }
-        }
-
-        #[inline(always)]
         unsafe fn store_first(self, p: *mut $elem, n: usize) {
             // SAFETY: the caller's promise of ISA and memory.
             unsafe { $ops::mask_storeu(p, first(n) as $ops::Mask, self.0) }
@@ -138,8 +132,7 @@ macro_rules! vector {
 
         #[inline(always)]
         unsafe fn mask(position: isize, width: usize) -> $ops::Mask {
-            let (from, to) = lanes_in_row(Self::LANES, position, width);
-            (first(to) & !first(from)) as $ops::Mask
+            mask_in_row(Self::LANES, position, width) as $ops::Mask
         }
 
         #[inline(always)]
