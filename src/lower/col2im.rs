@@ -69,7 +69,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let Col2imBlocking { channels, k, positions, ld, split, .. } = blocking;
     let packed = match request.layout {
         None => [None; 2],
-        Some(WeightLayout::BlasColumns { channels: packed, panels }) if *packed == channels.size() => panels.map(Some),
+        Some(WeightLayout::BlasColumns { blas: packed, channels: size, panels })
+            if (*packed, *size) == (blas, channels.size()) =>
+        {
+            panels.map(Some)
+        }
         Some(other) => return Err(other.mismatch()),
     };
     let backend = |rows: usize, layout: Option<usize>| {
@@ -95,6 +99,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             Count(blocking.bands.count, "band")
         ),
         layout: WeightLayout::BlasColumns {
+            blas,
             channels: channels.size(),
             panels: [backends[0].layout, backends[1].layout],
         },

@@ -61,7 +61,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
 
     let packed = match request.layout {
         None => [None; 2],
-        Some(WeightLayout::Blas { panels }) => panels.map(Some),
+        Some(WeightLayout::Blas { blas: packed, panels }) if *packed == blas => panels.map(Some),
         Some(other) => return Err(other.mismatch()),
     };
     let backend = |rows: usize, packed: Option<usize>| {
@@ -85,7 +85,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             Count(columns.size(), "column"),
             k.size()
         ),
-        layout: WeightLayout::Blas { panels: [backends[0].layout, backends[1].layout] },
+        layout: WeightLayout::Blas { blas, panels: [backends[0].layout, backends[1].layout] },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,

@@ -2,8 +2,9 @@
 //! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, ErrorKind, Isa, Machine, Planner, bf16, f16};
+use convoke::{Activation, AutoPad, ConvTranspose, ErrorKind, Isa, Machine, Planner, bf16, f16};
 use convoke_tools::data::Scalar;
+use convoke_tools::named;
 
 /// Runs layers on every combination that accepts them, with bias and residual, with plans for 1
 /// and 3 threads.
@@ -49,7 +50,7 @@ fn pairs_of_phases() {
         layer(two([370, 12, 2, 2], 2), [1, 370, 3, 32]),
     ];
     fn check<T: Scalar>(layers: &[Layer]) {
-        for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Transposed) {
+        for combination in Combination::all().filter(|c| c.algorithm == named("transposed")) {
             // The number of layers with pairs.
             let mut paired = 0;
             for layer in layers {
@@ -84,7 +85,7 @@ fn pairs_of_phases_of_a_large_output() {
     assert!(geometry.output_len() * 4 > 4 << 20);
     let operands = Operands::<f32>::uniform(&geometry, 17).with_bias(&geometry);
     let oracle = Oracle::new(&geometry, &operands);
-    for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Transposed) {
+    for combination in Combination::all().filter(|c| c.algorithm == named("transposed")) {
         let plan = combination.plan::<f32>(&layer, |planner| planner.threads(2)).expect("it accepts");
         assert!(
             format!("{:#}", plan.explain()).contains("stored in pairs") || combination.isa == Isa::Portable,
@@ -112,7 +113,7 @@ fn the_order_of_sums_does_not_depend_on_threads_or_limits() {
     {
         for (isa, len) in Isa::ALL.into_iter().flat_map(|isa| [90, 500, 2000, 9000].map(|len| (isa, len))) {
             let conv = ConvTranspose::new([channels, 6, 9]).strides([2]).pads([3, 4]);
-            let planner = Planner::new().machine(machine.clone().with_isa(isa)).algorithm(Algorithm::Transposed);
+            let planner = Planner::new().machine(machine.clone().with_isa(isa)).algorithm(named("transposed"));
             let layout = |planner: Planner| {
                 let plan = planner.plan::<f32>(conv.clone(), &[1, channels, len]).ok()?;
                 Some(plan.explain().layout().contains("channel by channel"))
@@ -299,7 +300,7 @@ fn weights_that_are_not_finite_count_only_where_they_meet_an_input() {
 #[test]
 fn weights_packed_for_other_pads_are_rejected_not_misread() {
     let operator = |pad: i64| two([3, 4, 4, 4], 2).pads([pad; 4]);
-    let planner = Planner::new().algorithm(Algorithm::Transposed);
+    let planner = Planner::new().algorithm(named("transposed"));
     let plan = planner.plan::<f32>(operator(1), &[1, 3, 8, 8]).unwrap();
     let packed = Operands::<f32>::uniform(plan.geometry(), 3).pack(&plan);
     let planner = Planner::new().packed_for(&packed);
