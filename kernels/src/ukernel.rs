@@ -397,7 +397,9 @@ impl<T: Real> Epilogue<'_, T> {
 
     #[inline]
     fn args(&self) -> EpilogueArgs<T> {
-        EpilogueArgs { bias: self.bias.as_ptr(), residual: self.residual.as_ptr(), lo: self.lo, hi: self.hi }
+        let Self { bias, residual, lo, hi } = *self;
+        let is_plain = lo == T::NEG_INFINITY && hi == T::INFINITY;
+        EpilogueArgs { bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi, is_plain }
     }
 }
 
@@ -409,14 +411,11 @@ pub(crate) struct EpilogueArgs<T> {
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
+    /// Whether the bounds are infinite.
+    pub(crate) is_plain: bool,
 }
 
 impl<T: Real> EpilogueArgs<T> {
-    /// Whether nothing is clamped.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.lo == T::NEG_INFINITY && self.hi == T::INFINITY
-    }
-
     /// The residual of a destination that begins `offset` elements later; null if there is none.
     ///
     /// # Safety

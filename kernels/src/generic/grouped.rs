@@ -16,9 +16,31 @@
 use super::Finish;
 use super::gemm::{Row, step};
 use crate::Real;
-use crate::grouped::FlatArgs;
+use crate::grouped::{FlatArgs, FlatTap, FlatTaps};
 use crate::simd::Simd;
 use crate::ukernel::EpilogueArgs;
+
+/// What tiles read of the table of taps, as values: behind a reference, it would be read again for each
+/// tile, because a store might have changed it.
+struct Table {
+    taps: *const FlatTap,
+    columns: usize,
+    column_len: usize,
+    masks: *const u32,
+    mask_pitch: usize,
+    period: usize,
+    border_masks: *const u32,
+    gap: (usize, usize),
+}
+
+impl Table {
+    #[inline(always)]
+    fn new(table: &FlatTaps) -> Self {
+        let &FlatTaps { columns, column_len, period, gap, .. } = table;
+        let (taps, masks, border_masks) = (table.taps.as_ptr(), table.masks.as_ptr(), table.border_masks.as_ptr());
+        Self { taps, columns, column_len, masks, mask_pitch: table.mask_pitch(), period, border_masks, gap }
+    }
+}
 
 /// Computes tiles of `MR` output channels by `NRV` vectors, side by side.
 ///
@@ -29,17 +51,17 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
     // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
     // the plane.
     unsafe {
-        let mut ahead = args.ahead;
+        let (table, mut ahead) = (Table::new(args.taps), args.ahead);
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
             let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
             // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
             // register to register between them.
             if is_inside {
-                let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
+                let acc = sum::<V, MR, NRV, false>(args, &table, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             } else {
-                let acc = sum::<V, MR, NRV, true>(args, vector, is_inside, ahead);
+                let acc = sum::<V, MR, NRV, true>(args, &table, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             }
             ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.taps.steps()));
@@ -58,6 +80,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
 #[inline(always)]
 unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     args: &FlatArgs<'_, V::Elem>,
+    table: &Table,
     vector: usize,
     is_inside: bool,
     ahead: *const u8,
@@ -73,13 +96,12 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
         }
         let x = args.x.wrapping_add(vector * V::LANES);
         // Tiles inside the gap have no border masks, and do not read any.
-        let table = args.taps;
         let slot = if vector < table.gap.0 { vector } else { vector.wrapping_sub(table.gap.1) };
-        let border = table.border_masks.as_ptr().wrapping_add(slot);
+        let border = table.border_masks.wrapping_add(slot);
         // Only at the border the taps of a column have masks of their own.
         let own = if is_inside { 0 } else { u32::MAX };
-        let mut masks = table.masks.as_ptr().add(vector % table.period);
-        let (mut taps, mut w) = (table.taps.as_ptr(), args.w);
+        let mut masks = table.masks.add(vector % table.period);
+        let (mut taps, mut w) = (table.taps, args.w);
         for _ in 0..table.columns {
             let mut lanes = [V::lanes(V::ALL); NRV];
             if !ZEROS {
@@ -101,7 +123,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 (taps, w) = (taps.add(1), w.add(MR));
             }
             // Behind the last channel there may be less than a pitch.
-            masks = masks.wrapping_add(table.mask_pitch());
+            masks = masks.wrapping_add(table.mask_pitch);
         }
         acc
     }
@@ -123,7 +145,7 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
         let EpilogueArgs { lo, hi, residual, .. } = args.epilogue;
         if args.len - done >= NRV * V::LANES && residual.is_null() {
             let y = args.y.add(done);
-            if args.epilogue.is_plain() {
+            if args.epilogue.is_plain {
                 for i in 0..MR {
                     for j in 0..NRV {
                         acc[i][j].store(y.add(i * args.ldy + j * V::LANES));

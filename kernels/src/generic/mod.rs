@@ -45,17 +45,27 @@ impl<V: Simd> Finish<V> {
     /// readable for as many. `n <= LANES`.
     #[inline(always)]
     pub(crate) unsafe fn store(&self, sums: V, at: usize, n: usize) {
-        let ([lo, hi], y) = (self.bounds, self.y.wrapping_add(at));
+        // SAFETY: the caller's promise.
+        unsafe { self.store_to(sums, self.y.wrapping_add(at), n) }
+    }
+
+    /// Does the same as [`store`](Self::store) for the elements from `y` on, an address in the destination.
+    ///
+    /// # Safety
+    /// As `store`.
+    #[inline(always)]
+    pub(crate) unsafe fn store_to(&self, sums: V, y: *mut V::Elem, n: usize) {
+        let [lo, hi] = self.bounds;
         // SAFETY: the caller's promise of ISA and memory.
         unsafe {
-            if n == V::LANES {
-                let sums = if self.residual.is_null() { sums } else { sums.add(V::load(self.residual.add(at))) };
-                sums.clamp(lo, hi).store(y);
-            } else {
-                let sums =
-                    if self.residual.is_null() { sums } else { sums.add(V::load_first(self.residual.add(at), n)) };
-                sums.clamp(lo, hi).store_first(y, n);
+            let mut sums = sums;
+            // Without a residual, no distance is computed.
+            if !self.residual.is_null() {
+                let residual = self.residual.wrapping_byte_add(y.addr().wrapping_sub(self.y.addr()));
+                sums = sums.add(if n == V::LANES { V::load(residual) } else { V::load_first(residual, n) });
             }
+            let sums = sums.clamp(lo, hi);
+            if n == V::LANES { sums.store(y) } else { sums.store_first(y, n) }
         }
     }
 }

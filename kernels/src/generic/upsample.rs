@@ -247,8 +247,7 @@ unsafe fn pairs<
             for (i, x) in [(0, a), (1, b)] {
                 let n = if MASKED { args.output.width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
                 if n > 0 {
-                    let at = y.wrapping_add(i * V::LANES).offset_from(args.y) as usize;
-                    finish.store(x, at, n.min(V::LANES));
+                    finish.store_to(x, y.wrapping_add(i * V::LANES).cast_mut(), n.min(V::LANES));
                 }
             }
         }

@@ -459,7 +459,7 @@ unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize)
     // the stores at `at + len` of the row.
     unsafe {
         let phases = args.slots.len();
-        let EpilogueArgs { bias, residual, lo, hi } = args.epilogue;
+        let EpilogueArgs { bias, residual, lo, hi, .. } = args.epilogue;
         for p in 0..phases {
             let strand = run.phase + p;
             let (slot, next) = if strand < phases { (strand, 0) } else { (strand - phases, 1) };

@@ -122,7 +122,7 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
             }
         }
         let y = output.y.add(at);
-        if !output.epilogue.is_plain() {
+        if !output.epilogue.is_plain {
             for r in 0..R {
                 acc[r] = acc[r].clamp(lo, hi);
             }
