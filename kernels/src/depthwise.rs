@@ -6,7 +6,6 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::dest::Dest;
-use crate::generic::depthwise::{goes_by_rows, most_strided_taps};
 use crate::isa::Code;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, name_and_isa};
@@ -316,6 +315,29 @@ pub(crate) struct ScatterArgs<T> {
     pub(crate) src: *const T,
     pub(crate) len: usize,
     pub(crate) store: ChannelStore<T>,
+}
+
+/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile
+/// of 14 rows, three vectors and one more have to fit in registers.
+pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
+    V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
+}
+
+/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
+/// each height is code of its own.
+pub(crate) const MOST_STRIDED: usize = 8;
+
+/// The longest column of taps, of 3 and 5, that tiles of `mr` rows sum with stride 2; 0 if there is none.
+/// The registers have to hold the sums, the weights of two columns, two vectors before and after their
+/// split, and its two permutations.
+pub(crate) const fn most_strided_taps<V: Simd>(mr: usize) -> usize {
+    let registers = (V::REGISTER_FILE / V::REGISTERS).saturating_sub(mr + 6);
+    match registers / 2 {
+        _ if mr > MOST_STRIDED => 0,
+        5.. => 5,
+        3.. => 3,
+        _ => 0,
+    }
 }
 
 type TilesFn<T> = unsafe fn(&DepthwiseArgs<T>);

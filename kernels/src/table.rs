@@ -93,7 +93,8 @@ macro_rules! available_kernels {
         /// There are none where the CPU or the build lacks the ISA.
         #[must_use]
         pub fn $name<T: Real>(isa: Isa) -> &'static [$kernel] {
-            if isa.is_available() { crate::catalogue::$name(isa) } else { &[] }
+            let kernels = kernels::<T>(isa).filter(|_| isa.is_available());
+            kernels.map_or(&[], |kernels| kernels.$field)
         }
     };
 }
@@ -104,7 +105,7 @@ kernel_kinds!(available_kernels);
 /// There are none where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
-    crate::catalogue::depthwise_kernels(isa).filter(|_| isa.is_available())
+    kernels(isa).filter(|_| isa.is_available()).map(|kernels| &kernels.depthwise)
 }
 
 /// An activation by the code for an ISA, or for the portable tier where the CPU or the build lacks the

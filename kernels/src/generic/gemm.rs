@@ -17,7 +17,7 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::Finish;
+use super::VectorEpilogue;
 use crate::Real;
 use crate::activation::{ActivateArgs, ActivationKernel};
 use crate::simd::Simd;
@@ -515,7 +515,7 @@ unsafe fn store_columns<V: Simd>(
     // SAFETY: TileStore promises nrv entries of columns. Row i's column j may be written, and the
     // residual read, at i * ldy + offset for as many elements as its mask has bits.
     unsafe {
-        let finish = Finish::<V>::new(&store.epilogue, store.y);
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y);
         for j in 0..nrv {
             let column = *columns.add(j);
             let n = column.mask.count_ones() as usize;
@@ -545,7 +545,7 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
     // `channels`, and that row c < channels may be written, and the residual read, at c * ldy for
     // `pixels` elements.
     unsafe {
-        let finish = Finish::<V>::new(&store.epilogue, store.y);
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y);
         for first in (0..pixels).step_by(V::LANES) {
             let n = (pixels - first).min(V::LANES);
             for j in 0..nrv {

@@ -13,7 +13,7 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::Finish;
+use super::VectorEpilogue;
 use super::gemm::{Row, step};
 use crate::Real;
 use crate::grouped::{FlatArgs, FlatTap, FlatTaps};
@@ -22,7 +22,7 @@ use crate::ukernel::EpilogueArgs;
 
 /// What tiles read of the table of taps, as values: behind a reference, it would be read again for each
 /// tile, because a store might have changed it.
-struct Table {
+struct FlatView {
     taps: *const FlatTap,
     columns: usize,
     column_len: usize,
@@ -33,7 +33,7 @@ struct Table {
     gap: (usize, usize),
 }
 
-impl Table {
+impl FlatView {
     #[inline(always)]
     fn new(table: &FlatTaps) -> Self {
         let &FlatTaps { columns, column_len, period, gap, .. } = table;
@@ -51,7 +51,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
     // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
     // the plane.
     unsafe {
-        let (table, mut ahead) = (Table::new(args.taps), args.ahead);
+        let (table, mut ahead) = (FlatView::new(args.taps), args.ahead);
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
             let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
@@ -80,7 +80,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
 #[inline(always)]
 unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     args: &FlatArgs<'_, V::Elem>,
-    table: &Table,
+    table: &FlatView,
     vector: usize,
     is_inside: bool,
     ahead: *const u8,
@@ -212,7 +212,7 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usiz
     // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
     // `len` elements; n of them are left at vector j.
     unsafe {
-        let finish = Finish::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         for i in 0..mr {
             for j in 0..nrv {
                 let first = done + j * V::LANES;

@@ -22,13 +22,13 @@ fn constant<V: Simd>(beside: V, x: f64) -> V {
 /// The end of the epilogue, for sums that have their bias: the residual is added, and the result is
 /// clamped and stored.
 #[derive(Clone, Copy)]
-pub(crate) struct Finish<V: Simd> {
+pub(crate) struct VectorEpilogue<V: Simd> {
     residual: *const V::Elem,
     bounds: [V; 2],
     y: *mut V::Elem,
 }
 
-impl<V: Simd> Finish<V> {
+impl<V: Simd> VectorEpilogue<V> {
     /// # Safety
     /// CPU: the ISA of `V`.
     #[inline(always)]

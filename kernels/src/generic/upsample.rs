@@ -17,7 +17,7 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::Finish;
+use super::VectorEpilogue;
 use crate::Real;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::upsample::UpsampleArgs;
@@ -194,7 +194,7 @@ unsafe fn pairs<
     // caller promises that. Stores and the residual end with the output's row.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
-        let finish = Finish::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         let masks = if !MASKED || PARTIAL && (edges.head..edges.tail).contains(&pair) {
             3
         } else if pair < edges.head {

@@ -9,7 +9,7 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::Finish;
+use super::VectorEpilogue;
 use crate::Real;
 use crate::simd::{Simd, mask_in_row};
 use crate::ukernel::EpilogueArgs;
@@ -91,7 +91,7 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one
     // element further. The stores are `n` elements from `at + done` on.
     unsafe {
-        let (finish, bias) = (Finish::<V>::new(&args.epilogue, args.y), V::splat(*args.epilogue.bias));
+        let (finish, bias) = (VectorEpilogue::<V>::new(&args.epilogue, args.y), V::splat(*args.epilogue.bias));
         let x = args.x.wrapping_add(run.from + done / P);
         let mut strands = [[bias; NV]; P];
         for p in 0..P {
@@ -379,7 +379,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
     // stores at `at + len` of the row.
     unsafe {
-        let finish = Finish::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         // What rows have in common is computed once, because there is little work for each row.
         let mut strands = [args.sums; P];
         for p in 0..P {

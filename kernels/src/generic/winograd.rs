@@ -27,7 +27,7 @@
     reason = "loops over indices unroll before arrays are split into registers"
 )]
 
-use super::{Finish, constant};
+use super::{VectorEpilogue, constant};
 use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
@@ -658,7 +658,7 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<'_, V::Elem>, at: usi
             }
             return;
         }
-        let finish = Finish::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
         // live in memory.
         for c in 0..V::LANES {

@@ -1,9 +1,9 @@
 //! Tiles along rows straight from X, with stride 1, and the choice between all ways to read X.
 
 use super::column::{SAME, SOME, Views, WHOLE, every_lane, rows_inside, store, sum_column};
-use super::strided::{direct_pairs, most_strided_taps};
+use super::strided::direct_pairs;
 use crate::Real;
-use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, goes_by_rows, most_strided_taps};
 use crate::simd::Simd;
 
 /// Computes the tiles of [`tiles`](super::tiles) along rows, straight from X. Positions outside
@@ -134,12 +134,6 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
             }
         }
     }
-}
-
-/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile
-/// of 14 rows, three vectors and one more have to fit in registers.
-pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
-    V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
 }
 
 /// [`direct_columns`] for three columns of three taps, row by row. All weights are in registers,

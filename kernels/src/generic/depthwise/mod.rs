@@ -23,9 +23,9 @@ mod direct;
 mod passes;
 mod strided;
 
-pub(crate) use self::direct::{direct, goes_by_rows};
+pub(crate) use self::direct::direct;
 pub(crate) use self::passes::{copy, gather, scatter, split};
-pub(crate) use self::strided::{most_strided_taps, threes};
+pub(crate) use self::strided::threes;
 
 use self::column::{WHOLE, every_lane, store, sum_column};
 use crate::depthwise::{DepthwiseArgs, MOST_TAPS};

@@ -2,8 +2,8 @@
 
 use super::column::{Views, every_lane, rows_inside, store};
 use crate::Real;
-use crate::depthwise::{DirectArgs, DirectColumn, MOST_TAPS};
-use crate::generic::Finish;
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_STRIDED, MOST_TAPS};
+use crate::generic::VectorEpilogue;
 use crate::simd::Simd;
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for three
@@ -136,7 +136,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
     let is_there = |row: usize| ((first + row as isize) as usize) < args.input.height;
     // SAFETY: rows outside of X are left out; the rest is the caller's promise.
     unsafe {
-        let finish = Finish::<V>::new(&output.epilogue, output.y);
+        let finish = VectorEpilogue::<V>::new(&output.epilogue, output.y);
         // The compiler must not know this address: it would compute the addresses of all rows,
         // and keep them in memory.
         let mut row = V::advance(x, 0);
@@ -170,23 +170,6 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
         }
         finish.store(sum, y, n);
         let _ = row;
-    }
-}
-
-/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
-/// each height is code of its own.
-const MOST_STRIDED: usize = 8;
-
-/// The longest column of taps, of 3 and 5, that tiles of `mr` rows sum with stride 2; 0 if there is none.
-/// The registers have to hold the sums, the weights of two columns, two vectors before and after their
-/// split, and its two permutations.
-pub(crate) const fn most_strided_taps<V: Simd>(mr: usize) -> usize {
-    let registers = (V::REGISTER_FILE / V::REGISTERS).saturating_sub(mr + 6);
-    match registers / 2 {
-        _ if mr > MOST_STRIDED => 0,
-        5.. => 5,
-        3.. => 3,
-        _ => 0,
     }
 }
 
