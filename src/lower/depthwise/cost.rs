@@ -78,19 +78,16 @@ impl<A: Real> DepthwiseCost<'_, A> {
         }
     }
 
-    /// Vectors of sums of an output channel, or of a block of them. Two tiles may share some.
+    /// Vectors of sums of an output channel, or of a block of them.
     fn vectors(&self) -> f64 {
         let (plan, taps) = (self.plan, &self.plan.taps);
-        let rows = self.geometry.output_spatial() as f64 / taps.w.output as f64;
-        if taps.along == Along::Channels {
-            return self.geometry.output_spatial() as f64;
+        let positions = self.geometry.output_spatial();
+        match taps.along {
+            Along::Channels => positions as f64,
+            Along::Rows => {
+                let kernel = &plan.tiles[plan.panels(self.geometry).height(0) - 1];
+                positions as f64 / taps.w.output as f64 * taps.w.output.div_ceil(kernel.nr()) as f64
+            }
         }
-        let kernel = &plan.tiles[plan.panels(self.geometry).height(0) - 1];
-        let shares = match &plan.source {
-            Source::X { table, .. } => taps.w.stride == 1 && !table.goes_by_rows(taps.w.output, kernel),
-            Source::Planes { .. } => !taps.is_one_row,
-        };
-        let shares = shares && self.geometry.out_channels_per_group() == 1;
-        rows * kernel.vectors(taps.w.output, if shares { plan.panels(self.geometry).count() } else { 1 })
     }
 }

@@ -128,7 +128,7 @@ impl<T: Element> Grouped<T> {
                 let (first, vectors) = (first + run.first, run.vectors);
                 let next = next.get(share * run.first / self.blocks.vectors..);
                 let ahead = next.map_or(Ahead::NONE, |next| Ahead::rows(next, share.div_ceil((tiles * steps).max(1))));
-                let input = FlatInput { taps: &self.taps, w, is_finite: true, x, ahead, first, vectors };
+                let input = FlatInput { taps: &self.taps, w, x, ahead, first, vectors };
                 run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
             };
             let sink = self.finish.sink(io);
