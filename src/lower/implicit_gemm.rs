@@ -17,6 +17,7 @@ use super::layout::WeightLayout;
 use super::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLimits};
 use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
+use super::view;
 use crate::Geometry;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
@@ -200,7 +201,7 @@ impl ImplicitBlocking {
 
 /// Whether taps are shifts of one another's views, and there are more steps than stores hide.
 fn is_shifted(geometry: &Geometry) -> bool {
-    geometry.in_channels_per_group() * geometry.kernel_volume() > FEW_STEPS && planes::is_shifted(&geometry.axes)
+    geometry.in_channels_per_group() * geometry.kernel_volume() > FEW_STEPS && view::is_shifted(&geometry.axes)
 }
 
 struct ImplicitGemm<T: Element> {

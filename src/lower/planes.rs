@@ -5,11 +5,11 @@
 //! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
 //! run of consecutive output elements.
 //!
-//! An axis with stride s is split into s phases, so that the positions of one phase are
-//! neighbours. Tap k of an axis with dilation d reads phase `k * d % s`, shifted by `k * d / s`.
-//! All planes have the same pitches, and so output position o of the slab reads element
-//! `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours, and
-//! its rows are offsets.
+//! An axis is split into the phases of its stride (`view.rs`), so that the positions of one phase
+//! are neighbours. All planes have the same pitches, and so output position o of the slab reads
+//! element `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours,
+//! and its rows are offsets. For ConvTranspose the positions are those of a phase of Y, and X has
+//! one phase.
 //!
 //! Between two rows of the slab there are as many garbage columns as the shifts are long. They
 //! are dropped when tiles are stored.
@@ -21,9 +21,10 @@ use core::cmp::Ordering;
 
 use convoke_kernels::stream;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, WeaveKernel, gcd, weave_kernels};
+use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, WeaveKernel, weave_kernels};
 
 use super::engine::a_block_bytes;
+use super::view::{period, phases, place, reach, shift};
 use crate::exec::Line;
 use crate::lower::shares::even_share;
 use crate::machine::Machine;
@@ -41,6 +42,9 @@ pub(crate) struct SlabCut {
 /// The planes of one channel: pitches, the offsets of taps, and the rows that are filled.
 pub(crate) struct PaddedPlanes {
     axes: Vec<Axis>,
+    /// The element of X that output position 0 reads through the first tap of each axis. It may lie
+    /// before X.
+    first: Vec<isize>,
     cut: SlabCut,
     /// Elements of a plane along each axis.
     spans: Vec<usize>,
@@ -52,13 +56,9 @@ pub(crate) struct PaddedPlanes {
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
-    /// Elements of X from one position of an axis to the next. The products wrap for axes that
-    /// have no elements anyway.
-    steps: Vec<usize>,
     rows: Vec<PlaneRow>,
-    /// For each row, its padded input positions along the axes before the slab's, relative to the
-    /// slab's origin.
-    leading: Vec<usize>,
+    /// For each row, the element of X that it is on each axis before the last, in the first slab.
+    places: Vec<isize>,
 }
 
 /// One row of the planes along the last axis, in all phases of that axis.
@@ -67,13 +67,6 @@ struct PlaneRow {
     at: usize,
     /// The first output position on the slab's axis for which a tap of the row's phase reads it.
     along: usize,
-    /// The padded input position along the slab's axis, relative to the slab's origin. It is 0
-    /// where the slab's axis is the last one.
-    place: usize,
-    /// Elements of X from the slab's origin to the row. It wraps around zero.
-    source: usize,
-    /// Whether the row is padding along an axis behind the slab's.
-    is_padding: bool,
 }
 
 /// Where a slab begins: its output position along each axis.
@@ -101,38 +94,6 @@ pub(crate) struct PlaneSizes {
     pub(crate) slabs: usize,
 }
 
-/// How far the view of the last tap is shifted along an axis.
-fn reach(axis: &Axis) -> usize {
-    (axis.kernel - 1) * axis.dilation / axis.stride
-}
-
-/// How far a view is shifted, at most, among those of the taps with the phase of tap `tap`.
-fn shift(axis: &Axis, tap: usize) -> usize {
-    let period = period(axis);
-    (axis.kernel - 1 - (axis.kernel - 1 - tap) % period) * axis.dilation / axis.stride
-}
-
-/// Whether the view of some tap is a shift of another tap's view.
-pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
-    axes.iter().any(|axis| reach(axis) > 0)
-}
-
-/// Taps of an axis after which their phases repeat. Tap k reads phase `k * dilation % stride`.
-/// The next tap that reads the same phase is `period` further on.
-pub(crate) fn period(axis: &Axis) -> usize {
-    axis.stride / gcd(axis.stride, axis.dilation)
-}
-
-/// The number of phases that taps read. Phase number i is the one that tap i reads.
-fn phases(axis: &Axis) -> usize {
-    axis.kernel.min(period(axis))
-}
-
-/// The phase of an axis that tap `tap` reads.
-fn phase_of(axis: &Axis, tap: usize) -> usize {
-    tap * axis.dilation % axis.stride
-}
-
 /// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
 fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
     let kernel: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
@@ -143,16 +104,11 @@ fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
         for (i, k) in tap.iter().enumerate() {
             let (phases, period) = each[i];
             number = number * phases + k % period;
-            shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+            shift += place(&axes[i], *k).1 * pitches[i];
         }
         offsets.push(number * plane + shift);
     });
     offsets
-}
-
-/// Whether a position along a padded axis is padding.
-fn is_padding(axis: &Axis, position: usize) -> bool {
-    position.checked_sub(axis.pad_begin).is_none_or(|position| position >= axis.input)
 }
 
 /// Positions of a slab along axis `i`.
@@ -320,36 +276,41 @@ pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
 }
 
 impl PaddedPlanes {
+    /// The planes of Conv.
     pub(crate) fn new(geometry: &Geometry, cut: SlabCut) -> Self {
-        let axes = geometry.axes.clone();
+        let first = geometry.axes.iter().map(|axis| -(axis.pad_begin as isize)).collect();
+        Self::from(geometry.axes.clone(), first, cut)
+    }
+
+    /// Planes whose first taps read `first` at output position 0. The axes' own pads are not used.
+    pub(crate) fn from(axes: Vec<Axis>, first: Vec<isize>, cut: SlabCut) -> Self {
         let (rank, last) = (axes.len(), axes.len() - 1);
         let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
-        let (mut pitches, mut steps) = (vec![1; rank], vec![1_usize; rank]);
+        let mut pitches = vec![1; rank];
         for i in (1..rank).rev() {
             pitches[i - 1] = pitches[i] * spans[i];
-            steps[i - 1] = steps[i].wrapping_mul(axes[i].input);
         }
         let plane = pitches[0] * spans[0];
         let planes: usize = axes.iter().map(phases).product();
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         let mut along: Vec<_> = (0..phases(&axes[last]))
-            .map(|tap| PhasePick { offset: phase_of(&axes[last], tap), dst: tap * plane })
+            .map(|tap| PhasePick { offset: place(&axes[last], tap).0, dst: tap * plane })
             .collect();
         along.sort_unstable_by_key(|phase| phase.offset);
         let taps = tap_offsets(&axes, plane, &pitches);
-        let (rows, leading) = (Vec::new(), Vec::new());
-        let mut new = Self { axes, cut, spans, pitches, channel_len, taps, phases: along, steps, rows, leading };
+        let (rows, places) = (Vec::new(), Vec::new());
+        let mut new = Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, rows, places };
         new.list_rows(plane);
         new
     }
 
     /// Lists the rows that are filled. A plane has `plane` elements.
     fn list_rows(&mut self, plane: usize) {
-        let Self { axes, cut, spans, pitches, steps, .. } = &*self;
-        let (axis, last) = (cut.axis, axes.len() - 1);
+        let Self { axes, first, cut, spans, pitches, .. } = &*self;
+        let last = axes.len() - 1;
         let counts: Vec<_> = axes.iter().map(phases).collect();
         let count = counts[..last].iter().chain(&spans[..last]).product::<usize>();
-        let (mut rows, mut leading) = (Vec::with_capacity(count), Vec::with_capacity(count * axis));
+        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count * last));
         let mut number = 0;
         for_each_position(&counts[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
@@ -359,22 +320,16 @@ impl PaddedPlanes {
                 if (0..last).any(|i| position(i) >= positions_on(axes, *cut, i)) {
                     return;
                 }
-                let place = |i: usize| phase_of(&axes[i], outer_phase[i]) + outer[i] * axes[i].stride;
                 let at = outer.iter().zip(pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
-                leading.extend((0..axis).map(place));
-                rows.push(PlaneRow {
-                    at: number * counts[last] * plane + at,
-                    along: if axis < last { position(axis) } else { 0 },
-                    place: if axis < last { place(axis) } else { 0 },
-                    source: (0..last).fold(0, |source: usize, i| {
-                        source.wrapping_add(place(i).wrapping_sub(axes[i].pad_begin).wrapping_mul(steps[i]))
-                    }),
-                    is_padding: (axis + 1..last).any(|i| is_padding(&axes[i], place(i))),
-                });
+                let along = if cut.axis < last { position(cut.axis) } else { 0 };
+                rows.push(PlaneRow { at: number * counts[last] * plane + at, along });
+                places.extend((0..last).map(|i| {
+                    first[i].wrapping_add_unsigned(place(&axes[i], outer_phase[i]).0 + outer[i] * axes[i].stride)
+                }));
             });
             number += 1;
         });
-        (self.rows, self.leading) = (rows, leading);
+        (self.rows, self.places) = (rows, places);
     }
 
     /// Slabs along the slab's axis.
@@ -397,6 +352,19 @@ impl PaddedPlanes {
         slab.first..slab.first + self.slab_len(&slab)
     }
 
+    /// The output positions of a slab along an axis.
+    pub(crate) fn range(&self, slab: &Slab, axis: usize) -> core::ops::Range<usize> {
+        match axis.cmp(&self.cut.axis) {
+            Ordering::Less => {
+                let between: usize = self.axes[axis + 1..self.cut.axis].iter().map(|a| a.output).product();
+                let position = slab.outer / between % self.axes[axis].output;
+                position..position + 1
+            }
+            Ordering::Equal => slab.start..slab.start + slab.extent,
+            Ordering::Greater => 0..self.axes[axis].output,
+        }
+    }
+
     /// Whether a slab has the full extent.
     pub(crate) fn is_full(&self, slab: &Slab) -> bool {
         slab.extent == self.cut.extent
@@ -405,6 +373,11 @@ impl PaddedPlanes {
     /// The axis that is cut into slabs.
     pub(crate) fn axis(&self) -> usize {
         self.cut.axis
+    }
+
+    /// Elements from one position of each axis to the next.
+    pub(crate) fn pitches(&self) -> &[usize] {
+        &self.pitches
     }
 
     /// Output positions of a slab.
@@ -461,7 +434,7 @@ impl PaddedPlanes {
     }
 
     /// Rows of outputs along the last axis, in a slab with `extent` positions on its axis.
-    fn rows_of(&self, extent: usize) -> usize {
+    pub(crate) fn rows_of(&self, extent: usize) -> usize {
         let last = self.axes.len() - 1;
         (self.cut.axis..last).map(|i| if i == self.cut.axis { extent } else { self.axes[i].output }).product()
     }
@@ -469,48 +442,37 @@ impl PaddedPlanes {
     /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
     pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
-        let axis = &self.axes[self.cut.axis];
-        let origin = slab.start * axis.stride;
-        let is_cut_within_rows = self.cut.axis == last;
-        let first = if is_cut_within_rows { origin } else { 0 };
-        let mut before = if is_cut_within_rows { 0 } else { origin.wrapping_mul(self.steps[self.cut.axis]) };
-        let mut rest = slab.outer;
-        for (axis, step) in self.axes[..self.cut.axis].iter().zip(&self.steps).rev() {
-            before = before.wrapping_add((rest % axis.output * axis.stride).wrapping_mul(*step));
-            rest /= axis.output;
-        }
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
-        let rows = rows.map(|(number, row)| {
-            let is_padding = row.is_padding
-                || (!is_cut_within_rows && is_padding(axis, origin + row.place))
-                || (self.cut.axis > 0 && self.is_padding_before(number, slab));
-            RowPick { src: (!is_padding).then(|| before.wrapping_add(row.source)), dst: row.at }
-        });
-        let (channels, src_pitch) = (planes.len() / self.channel_len, self.steps[0].wrapping_mul(self.axes[0].input));
+        let begin = self.range(slab, last).start * self.axes[last].stride;
+        // The product wraps for axes without elements. Then no row has a source.
+        let src_pitch = self.axes.iter().fold(1_usize, |n, axis| n.wrapping_mul(axis.input));
+        let channels = planes.len() / self.channel_len;
         let picks = Picks {
             planes: channels,
             src_pitch,
             dst_pitch: self.channel_len,
             rows: &[],
             width: self.axes[last].input,
-            first: first as isize - self.axes[last].pad_begin as isize,
+            first: self.first[last].wrapping_add_unsigned(begin),
             stride: self.axes[last].stride,
             phases: &self.phases,
             len: self.spans[last],
             ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
+        let rows = (0..self.rows.len()).filter(|number| self.rows[*number].along < slab.extent);
+        let rows = rows.map(|number| RowPick { src: self.source(number, slab), dst: self.rows[number].at });
         pick_rows(isa, x, &picks, rows, planes);
     }
 
-    /// Whether a row of a slab's planes is padding along an axis before the slab's.
-    fn is_padding_before(&self, row: usize, slab: &Slab) -> bool {
-        let mut rest = slab.outer;
-        let places = &self.leading[row * self.cut.axis..(row + 1) * self.cut.axis];
-        places.iter().zip(&self.axes).rev().any(|(place, axis)| {
-            let origin = rest % axis.output * axis.stride;
-            rest /= axis.output;
-            is_padding(axis, origin + place)
-        })
+    /// Where the row of X begins that a row of a slab's planes copies. None if that is padding.
+    fn source(&self, row: usize, slab: &Slab) -> Option<usize> {
+        let last = self.axes.len() - 1;
+        let places = &self.places[row * last..(row + 1) * last];
+        let before = places.iter().zip(&self.axes).enumerate().try_fold(0_usize, |at, (i, (place, axis))| {
+            let x = place.wrapping_add_unsigned(self.range(slab, i).start * axis.stride);
+            let x = usize::try_from(x).ok().filter(|x| *x < axis.input)?;
+            Some(at.wrapping_mul(axis.input).wrapping_add(x))
+        });
+        Some(before?.wrapping_mul(self.axes[last].input))
     }
 }
 
@@ -638,8 +600,8 @@ mod tests {
     use convoke_kernels::stream::Storage;
     use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
-    use super::{period, phases, pick_rows, shift};
-    use crate::{Axis, f16};
+    use super::pick_rows;
+    use crate::f16;
 
     /// Strides whose rows are converted before they are picked, and strides that are too long for
     /// that; rows that begin before X's, and rows that end behind them.
@@ -673,40 +635,6 @@ mod tests {
                     assert!(got == want, "{isa}: stride {stride}, from {first}, {len} long");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn no_tap_of_a_phase_is_shifted_further_than_its_last() {
-        let lengths = || 1..=8;
-        for (kernel, stride, dilation) in
-            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
-        {
-            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
-            for tap in 0..phases(&axis) {
-                let of_phase = (tap..kernel).step_by(period(&axis));
-                assert_eq!(
-                    of_phase.map(|k| k * dilation / stride).max(),
-                    Some(shift(&axis, tap)),
-                    "{axis:?}, tap {tap}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_first_taps_of_a_period_meet_every_phase_once() {
-        let lengths = || 1..=8;
-        for (kernel, stride, dilation) in
-            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
-        {
-            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
-            let phase = |tap: usize| tap * dilation % stride;
-            let mut met: Vec<_> = (0..kernel).map(phase).collect();
-            assert!((0..kernel).all(|tap| phase(tap) == phase(tap % period(&axis))));
-            met.sort_unstable();
-            met.dedup();
-            assert_eq!(met.len(), phases(&axis), "kernel {kernel}, stride {stride}, dilation {dilation}");
         }
     }
 }

@@ -8,8 +8,8 @@ use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapT
 
 use crate::lower::engine::RowPanels;
 pub(super) use crate::lower::layout::Along;
-use crate::lower::planes::period;
 use crate::lower::shares::ROWS_FOR_SHARED_ROW;
+use crate::lower::view::period;
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 

@@ -13,8 +13,8 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Line, Piece, share};
 use crate::lower::contract::{Io, Lowering, Request};
-use crate::lower::planes::period;
 use crate::lower::sink::Finish;
+use crate::lower::view::period;
 
 pub(super) struct Depthwise<T: Element> {
     pub(super) geometry: Geometry,
