@@ -9,7 +9,7 @@ mod common;
 use std::hint::black_box;
 
 use common::FlopRate;
-use convoke::{Conv, ConvTranspose, Operator, Planner, Threads, Workspace};
+use convoke::{Conv, ConvTranspose, Operator, Planner, Run, Workspace};
 use convoke_tools::data::Operands;
 use criterion::Criterion;
 
@@ -47,7 +47,9 @@ fn bench(criterion: &mut Criterion<FlopRate>, name: &str, operator: &Operator, x
     let mut y = vec![0.0; plan.geometry().output_len()];
     group.bench_function("pack", |b| b.iter(|| plan.pack(&w, Some(&bias)).map(|packed| packed.bytes())));
     group.bench_function("run", |b| {
-        b.iter(|| plan.run(black_box(&x), &packed, &mut y, &mut workspace, Threads::Serial));
+        b.iter(|| {
+            plan.run(Run::new(black_box(&x), &packed, &mut y).workspace(&mut workspace)).expect("a valid run");
+        });
     });
     group.bench_function("one-shot", |b| {
         b.iter(|| match operator {

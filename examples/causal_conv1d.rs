@@ -4,7 +4,7 @@
 //! All padding is at the beginning. ONNX writes the pads as all beginnings, then all ends, so one
 //! axis has two numbers.
 
-use convoke::{Conv, Error, Planner, Threads, Workspace};
+use convoke::{Conv, Error, Planner, Run, Workspace};
 
 fn main() -> Result<(), Error> {
     let (channels, taps, dilation, length) = (4, 3, 8, 100);
@@ -17,7 +17,7 @@ fn main() -> Result<(), Error> {
     let mut workspace = Workspace::for_plan(&plan)?;
     let mut run = |x: &[f32]| -> Result<Vec<f32>, Error> {
         let mut y = vec![0.0; plan.geometry().output_len()];
-        plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial)?;
+        plan.run(Run::new(x, &packed, &mut y).workspace(&mut workspace))?;
         Ok(y)
     };
 

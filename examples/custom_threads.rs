@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke::{Conv, Error, Executor, Planner, Threads, Workspace};
+use convoke::{Conv, Error, Executor, Planner, Run, Threads, Workspace};
 
 /// So many threads, the calling one among them.
 struct Scoped {
@@ -42,12 +42,12 @@ fn main() -> Result<(), Error> {
     let mut workspace = Workspace::for_plan(&plan)?;
 
     let mut y = vec![0.0; plan.geometry().output_len()];
-    plan.run(&x, &packed, &mut y, &mut workspace, threads)?;
+    plan.run(Run::new(&x, &packed, &mut y).workspace(&mut workspace).threads(threads))?;
     assert_eq!(executor.calls.load(Ordering::Relaxed), plan.threads_with(threads)?);
 
     // Fewer threads may run the plan too. The result has the same bits.
     let mut alone = vec![0.0; y.len()];
-    plan.run(&x, &packed, &mut alone, &mut workspace, Threads::Serial)?;
+    plan.run(Run::new(&x, &packed, &mut alone).workspace(&mut workspace))?;
     assert_eq!(y, alone);
     println!("{} threads and one computed the same: y[0] = {}", plan.threads_with(threads)?, y[0]);
     Ok(())

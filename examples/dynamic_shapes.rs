@@ -5,7 +5,7 @@
 
 use std::num::NonZeroUsize;
 
-use convoke::{Activation, Conv, Error, PlanCache, Planner, Threads, Workspace, conv};
+use convoke::{Activation, Conv, Error, PlanCache, Planner, Run, Threads, Workspace, conv};
 
 fn main() -> Result<(), Error> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads can be started");
@@ -17,8 +17,8 @@ fn main() -> Result<(), Error> {
     let planner = Planner::new().threads(threads.count()).activation(Activation::Relu);
     let most = NonZeroUsize::new(8).expect("8 is not 0");
     let layers = [
-        PlanCache::new(planner.clone(), convs[0].clone(), &[1, 3, 64, 64], &weights[0], None, most)?,
-        PlanCache::new(planner, convs[1].clone(), &[1, 16, 64, 64], &weights[1], None, most)?,
+        PlanCache::new(planner.clone(), convs[0].clone(), &[[1, 3, 64, 64]], &weights[0], None, most)?,
+        PlanCache::new(planner, convs[1].clone(), &[[1, 16, 64, 64]], &weights[1], None, most)?,
     ];
 
     let mut workspace = Workspace::with_bytes(0)?;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Error> {
             let plan = layer.plan(&shape)?; // planned if this shape is new
             workspace.grow_for(&plan)?;
             let mut y = vec![0.0; plan.geometry().output_len()];
-            plan.run(&x, layer.packed(), &mut y, &mut workspace, threads)?;
+            plan.run(Run::new(&x, layer.packed(), &mut y).workspace(&mut workspace).threads(threads))?;
             (x, shape) = (y, plan.geometry().output_shape());
         }
 

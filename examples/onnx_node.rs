@@ -3,7 +3,7 @@
 //! `Operator::from_node` checks the whole node: names and types of attributes, shapes, opset. Its
 //! errors name the operator, the axis, the value and the rule.
 
-use convoke::{Attribute, DType, Error, ErrorKind, NodeInput, Operator, Planner, Threads, Workspace};
+use convoke::{Attribute, DType, Error, ErrorKind, NodeInput, Operator, Planner, Run};
 
 fn main() -> Result<(), Error> {
     // What the model's protobuf has of the node, and what its initialisers and shapes say.
@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     let plan = Planner::new().plan::<f32>(operator, &geometry.input_shape())?;
     let packed = plan.pack(&[1.0; 9], None)?;
     let mut y = vec![0.0; geometry.output_len()];
-    plan.run(&[1.0; 25], &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+    plan.run(Run::new(&[1.0; 25], &packed, &mut y))?;
     // Each output counts the inputs that its filter meets: 2x2 at a corner, 3x3 in the middle.
     assert_eq!(y, [4.0, 6.0, 4.0, 6.0, 9.0, 6.0, 4.0, 6.0, 4.0]);
     println!("Y is {y:?}");

@@ -6,7 +6,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{JoinHandle, spawn};
 
-use convoke::{Conv, Error, Executor, Job, Planner, Threads, Workspace};
+use convoke::{Conv, Error, Executor, Job, Planner, Run, Threads, Workspace};
 
 /// What the threads of the engine are sent: here work of convoke, or of other parts of the engine.
 enum Message {
@@ -76,8 +76,8 @@ fn main() -> Result<(), Error> {
 
     let (mut middle, mut y) = (vec![0.0; 64 * 56 * 56], vec![0.0; 64 * 56 * 56]);
     let mut infer = |image: &[f32], threads| {
-        first.run(image, &packed.0, &mut middle, &mut workspace, threads)?;
-        second.run(&middle, &packed.1, &mut y, &mut workspace, threads)?;
+        first.run(Run::new(image, &packed.0, &mut middle).workspace(&mut workspace).threads(threads))?;
+        second.run(Run::new(&middle, &packed.1, &mut y).workspace(&mut workspace).threads(threads))?;
         Ok::<_, Error>(y.clone())
     };
     for pixel in [0.5, 0.25] {

@@ -3,7 +3,7 @@
 //! Bias, activation and the addition of `x` are fused into the convolutions, and the three layers
 //! share one workspace.
 
-use convoke::{Activation, Conv, Error, PackedWeights, Plan, Planner, Threads, Workspace, reference};
+use convoke::{Activation, Conv, Error, PackedWeights, Plan, Planner, Run, Workspace, reference};
 
 /// What an engine keeps for a layer.
 struct Layer {
@@ -38,9 +38,9 @@ fn main() -> Result<(), Error> {
 
     let x = values(wide * 14 * 14, 1.0);
     let (mut a, mut b, mut y) = (vec![0.0; narrow * 14 * 14], vec![0.0; narrow * 14 * 14], vec![0.0; x.len()]);
-    reduce.plan.run(&x, &reduce.packed, &mut a, &mut workspace, Threads::Serial)?;
-    middle.plan.run(&a, &middle.packed, &mut b, &mut workspace, Threads::Serial)?;
-    expand.plan.run_residual(&b, &expand.packed, &x, &mut y, &mut workspace, Threads::Serial)?;
+    reduce.plan.run(Run::new(&x, &reduce.packed, &mut a).workspace(&mut workspace))?;
+    middle.plan.run(Run::new(&a, &middle.packed, &mut b).workspace(&mut workspace))?;
+    expand.plan.run(Run::new(&b, &expand.packed, &mut y).residual(Some(&x)).workspace(&mut workspace))?;
 
     // The last layer by its definition, in f64.
     for (i, expected) in reference::all(expand.plan.geometry(), &b, &w_expand, Some(&bias_wide)).iter().enumerate() {

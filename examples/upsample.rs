@@ -1,7 +1,7 @@
 //! Upsampling by two with ConvTranspose: bilinear interpolation of each channel, as the last layers
 //! of FCN begin with, and the learned 2x2 upsampling of a U-Net.
 
-use convoke::{ConvTranspose, Error, Planner, Threads, Workspace, conv_transpose};
+use convoke::{ConvTranspose, Error, Planner, Run, conv_transpose};
 
 fn main() -> Result<(), Error> {
     // Bilinear: one filter of 4x4 taps for each channel, which makes it depthwise.
@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     // Each image is a ramp from left to right, so its upsampled form is a ramp of half the slope.
     let x: Vec<f32> = (0..channels * 16 * 16).map(|i| (i % 16) as f32).collect();
     let mut y = vec![0.0; plan.geometry().output_len()];
-    plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+    plan.run(Run::new(&x, &packed, &mut y))?;
     let row = &y[5 * 32..6 * 32];
     for (column, value) in row.iter().enumerate().take(31).skip(1) {
         assert!((value - (column as f32 - 0.5) / 2.0).abs() < 1e-5);

@@ -7,7 +7,7 @@ use ndarray::{Array, ArrayD, ArrayView, ArrayView1, ArrayViewMut, Dimension, IxD
 
 use crate::error::{Error, bail};
 use crate::exec::reserved;
-use crate::{Conv, ConvTranspose, Element, Op, Operator, PackedWeights, Plan, Planner, Threads, Workspace};
+use crate::{Conv, ConvTranspose, Element, Op, Operator, PackedWeights, Plan, Planner, Run};
 
 impl<T: Element> Plan<T> {
     /// As [`pack`](Self::pack), of arrays.
@@ -26,65 +26,42 @@ impl<T: Element> Plan<T> {
         self.pack(w, bias)
     }
 
-    /// As [`run`](Self::run), of arrays in standard layout (C order), which are used where they
-    /// are.
+    /// A [`Run`] of arrays in standard layout (C order), which are used where they are.
     ///
-    /// Views of some channels are not in standard layout, unless they are of one image. `Plan`'s
-    /// documentation shows how to run image by image.
+    /// Views of some channels are not in standard layout, unless they are of one image.
     ///
     /// ```
-    /// use convoke::{Activation, Conv, Planner, Threads, Workspace};
+    /// use convoke::{Activation, Conv, Planner};
     /// use ndarray::{Array4, s};
     ///
     /// # fn main() -> Result<(), convoke::Error> {
     /// let (x, w) = (Array4::<f32>::ones((2, 3, 8, 8)), Array4::<f32>::ones((4, 3, 3, 3)));
     /// let plan = Planner::new().activation(Activation::Relu).plan(Conv::new(w.shape()), &[1, 3, 8, 8])?;
     /// let packed = plan.pack_array(w.view(), None)?;
-    /// let mut workspace = Workspace::for_plan(&plan)?;
     /// let mut y = Array4::zeros((2, 4, 6, 6));
     /// for i in 0..2 {
     ///     let (x, y) = (x.slice(s![i..=i, .., .., ..]), y.slice_mut(s![i..=i, .., .., ..]));
-    ///     plan.run_array(x, &packed, y, &mut workspace, Threads::Serial)?;
+    ///     plan.run(plan.arrays(x, &packed, None, y)?)?;
     /// }
     /// assert!(y.iter().all(|y| *y == 27.0));
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// As [`run`](Self::run); [`InvalidShape`](crate::ErrorKind::InvalidShape) if a shape is not
-    /// that of the layer, or an array is not in standard layout. Y is untouched then.
-    pub fn run_array<D: Dimension>(
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) if a shape is not that of the layer, or an
+    /// array is not in standard layout.
+    pub fn arrays<'a, 'y, D: Dimension>(
         &self,
-        x: ArrayView<'_, T, D>,
-        packed: &PackedWeights<T>,
-        mut y: ArrayViewMut<'_, T, D>,
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<(), Error> {
-        let geometry = self.geometry();
-        let x = elements(geometry.op, "X", &x, &geometry.input_shape())?;
-        let y = elements_mut(geometry.op, &mut y, &geometry.output_shape())?;
-        self.run(x, packed, y, workspace, threads)
-    }
-
-    /// As [`run_residual`](Self::run_residual), of arrays: see [`run_array`](Self::run_array).
-    ///
-    /// # Errors
-    /// As [`run_array`](Self::run_array).
-    pub fn run_array_residual<D: Dimension>(
-        &self,
-        x: ArrayView<'_, T, D>,
-        packed: &PackedWeights<T>,
-        residual: ArrayView<'_, T, D>,
-        mut y: ArrayViewMut<'_, T, D>,
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<(), Error> {
-        let geometry = self.geometry();
-        let x = elements(geometry.op, "X", &x, &geometry.input_shape())?;
-        let residual = elements(geometry.op, "the residual", &residual, &geometry.output_shape())?;
-        let y = elements_mut(geometry.op, &mut y, &geometry.output_shape())?;
-        self.run_residual(x, packed, residual, y, workspace, threads)
+        x: ArrayView<'a, T, D>,
+        packed: &'a PackedWeights<T>,
+        residual: Option<ArrayView<'a, T, D>>,
+        y: ArrayViewMut<'y, T, D>,
+    ) -> Result<Run<'a, 'y, T>, Error> {
+        let (op, shape) = (self.geometry().op, self.geometry().output_shape());
+        let x = elements(op, "X", &x, &self.geometry().input_shape())?;
+        let residual = residual.map(|residual| elements(op, "the residual", &residual, &shape)).transpose()?;
+        let y = elements_mut(op, y, &shape)?;
+        Ok(Run::new(x, packed, y).residual(residual))
     }
 }
 
@@ -138,9 +115,8 @@ fn one_shot<T: Element, D: Dimension>(
     let input = elements(geometry.op, "X", &x, &geometry.input_shape())?;
     let packed = plan.pack_array(w, bias)?;
     let mut y: Vec<T> = reserved(geometry.output_len(), format_args!("{}, output", geometry.op))?;
-    let mut workspace = Workspace::for_plan(&plan)?;
     y.resize(geometry.output_len(), T::default());
-    plan.run(input, &packed, &mut y, &mut workspace, Threads::Serial)?;
+    plan.run(Run::new(input, &packed, &mut y))?;
     let shape = geometry.output_shape();
     let Ok(y) = ArrayD::from_shape_vec(IxDyn(&shape), y) else {
         // The length is the shape's. A shape without elements may have axes that are too long.
@@ -153,11 +129,11 @@ fn one_shot<T: Element, D: Dimension>(
 fn elements<'a, T, D: Dimension>(
     op: Op,
     name: &str,
-    array: &'a ArrayView<'_, T, D>,
+    array: &ArrayView<'a, T, D>,
     wanted: &[usize],
 ) -> Result<&'a [T], Error> {
     check_shape(op, name, array.shape(), wanted)?;
-    match array.as_slice() {
+    match array.to_slice() {
         Some(elements) => Ok(elements),
         None => not_in_order(op, name, array.strides()),
     }
@@ -165,14 +141,14 @@ fn elements<'a, T, D: Dimension>(
 
 fn elements_mut<'a, T, D: Dimension>(
     op: Op,
-    y: &'a mut ArrayViewMut<'_, T, D>,
+    y: ArrayViewMut<'a, T, D>,
     wanted: &[usize],
 ) -> Result<&'a mut [T], Error> {
     check_shape(op, "Y", y.shape(), wanted)?;
     if !y.is_standard_layout() {
         return not_in_order(op, "Y", y.strides());
     }
-    Ok(y.as_slice_mut().expect("arrays in standard layout have a slice"))
+    Ok(y.into_slice().expect("arrays in standard layout have a slice"))
 }
 
 fn check_shape(op: Op, name: &str, shape: &[usize], wanted: &[usize]) -> Result<(), Error> {

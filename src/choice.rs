@@ -1,15 +1,11 @@
 //! What a caller can choose: algorithm, BLAS and accuracy.
 
 use core::fmt;
-use core::str::FromStr;
-
-use crate::Op;
-use crate::error::{Error, bail};
 
 /// A GEMM implementation behind the materialised lowerings.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Blas {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) enum Blas {
     /// This crate's own.
     Native,
     /// The `gemm` crate (feature `blas-gemm`).
@@ -18,113 +14,46 @@ pub enum Blas {
     Matrixmultiply,
 }
 
-/// A way to compute a convolution.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Conv of strides up to 16, and ConvTranspose by phases of the stride: Winograd's minimal
-    /// filtering, fused by blocks of tiles.
-    Winograd,
-    /// Conv with a 1x1 kernel of stride 1 without padding: GEMM on X as it stands.
-    Pointwise,
-    /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never
-    /// made.
-    ImplicitGemm,
-    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions, or with
-    /// images in place of positions where the kernel covers X. ConvTranspose of a single position of X
-    /// whose kernel covers Y exactly.
-    ChannelGemm,
-    /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
-    Im2col(Blas),
-    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output
-    /// is written once, with the phases interleaved.
-    Transposed,
-    /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
-    Col2im(Blas),
-    /// Both operators: the loops of the definition, summed in f64.
-    Naive,
-    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or
-    /// from padded planes of it.
-    Depthwise,
-    /// Conv with few channels a group, whose output rows are as long as those of X or of its
-    /// phases: tiles of several output channels, summed directly from X, or, with strides, from a
-    /// plane for each phase.
-    Grouped,
-    /// Depthwise ConvTranspose of stride 2 with a short kernel: all phases of an output row
-    /// together, straight from X.
-    Upsample,
-}
+/// A way to compute a convolution, by its name: to be forced, or to be told. [`all`](Self::all) lists
+/// them, and the page on algorithms in the documentation says what each is good for. Which ones there
+/// are may change with any version.
+///
+/// ```
+/// use convoke::{Algorithm, Conv, Planner};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let im2col: Algorithm = "im2col:native".parse()?;
+/// let plan = Planner::new().algorithm(im2col).plan::<f32>(Conv::new([8, 4, 3, 3]), &[1, 4, 16, 16])?;
+/// assert_eq!(plan.algorithm(), im2col);
+/// assert_eq!(plan.algorithm().to_string(), "im2col:native");
+/// assert!("im2row".parse::<Algorithm>().unwrap_err().to_string().contains("expected one of winograd, "));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Algorithm(pub(crate) &'static str);
 
 impl Algorithm {
-    /// All of them.
-    pub const ALL: [Self; 15] = [
-        Self::Winograd,
-        Self::Pointwise,
-        Self::ImplicitGemm,
-        Self::ChannelGemm,
-        Self::Im2col(Blas::Native),
-        Self::Im2col(Blas::Gemm),
-        Self::Im2col(Blas::Matrixmultiply),
-        Self::Transposed,
-        Self::Col2im(Blas::Native),
-        Self::Col2im(Blas::Gemm),
-        Self::Col2im(Blas::Matrixmultiply),
-        Self::Naive,
-        Self::Depthwise,
-        Self::Grouped,
-        Self::Upsample,
-    ];
+    /// Fused transforms, which round otherwise than direct sums do.
+    pub(crate) const WINOGRAD: Self = Self("winograd");
+    /// The loops of the definition, which accept every layer.
+    pub(crate) const NAIVE: Self = Self("naive");
 
     /// The name used in reports and on command lines.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Winograd => "winograd",
-            Self::Pointwise => "pointwise",
-            Self::ImplicitGemm => "implicit-gemm",
-            Self::ChannelGemm => "channel-gemm",
-            Self::Im2col(Blas::Native) => "im2col:native",
-            Self::Im2col(Blas::Gemm) => "im2col:gemm",
-            Self::Im2col(Blas::Matrixmultiply) => "im2col:matrixmultiply",
-            Self::Transposed => "transposed",
-            Self::Col2im(Blas::Native) => "col2im:native",
-            Self::Col2im(Blas::Gemm) => "col2im:gemm",
-            Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",
-            Self::Naive => "naive",
-            Self::Depthwise => "depthwise",
-            Self::Grouped => "grouped",
-            Self::Upsample => "upsample",
-        }
-    }
-
-    /// The operator that the algorithm is for; none if it is for both.
-    pub(crate) fn only_for(self) -> Option<Op> {
-        match self {
-            Self::Winograd | Self::ChannelGemm | Self::Naive => None,
-            Self::Transposed | Self::Col2im(_) | Self::Upsample => Some(Op::ConvTranspose),
-            Self::Pointwise | Self::ImplicitGemm | Self::Im2col(_) | Self::Depthwise | Self::Grouped => Some(Op::Conv),
-        }
+        self.0
     }
 }
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(self.0)
     }
 }
 
-impl FromStr for Algorithm {
-    type Err = Error;
-
-    /// The algorithm of a [name](Algorithm::name), in upper or lower case.
-    fn from_str(s: &str) -> Result<Self, Error> {
-        match Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(s)) {
-            Some(algorithm) => Ok(algorithm),
-            None => {
-                let names = Self::ALL.map(Self::name).join(", ");
-                bail!(Unavailable, "unknown algorithm {s:?}: expected one of {names}")
-            }
-        }
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0)
     }
 }
 

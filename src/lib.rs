@@ -6,12 +6,12 @@
 //!   -> spec: validated geometry
 //!   -> plan: from each algorithm an offer with its cost, or a reason why not
 //!   -> pack: weights and bias, once
-//!   -> run: x, packed, y, workspace, threads
+//!   -> run: x, packed, residual, y, workspace, threads
 //!   -> lower::<algorithm>, and the micro-kernels of convoke-kernels
 //! ```
 //!
 //! ```
-//! use convoke::{Activation, Conv, Planner, Threads, Workspace};
+//! use convoke::{Activation, Conv, Planner, Run, Workspace};
 //!
 //! # fn main() -> Result<(), convoke::Error> {
 //! // The first layer of ResNet: 64 filters of 3x7x7, stride 2, padding 3 on each side.
@@ -23,7 +23,7 @@
 //! let packed = plan.pack(&w, Some(&bias))?; // once
 //! let mut workspace = Workspace::for_plan(&plan)?; // once
 //! let mut y = vec![0.0; plan.geometry().output_len()];
-//! plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial)?; // for every input
+//! plan.run(Run::new(&x, &packed, &mut y).workspace(&mut workspace))?; // for every input
 //! # Ok(()) }
 //! ```
 //!
@@ -56,7 +56,7 @@ mod units;
 
 #[cfg(feature = "ndarray")]
 pub use arrays::{conv_array, conv_transpose_array};
-pub use choice::{Accuracy, Algorithm, Blas};
+pub use choice::{Accuracy, Algorithm};
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
 pub use error::{Error, ErrorKind};
@@ -65,7 +65,7 @@ pub use exec::Job;
 pub use exec::{Executor, Threads, Workspace};
 pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};
-pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Tuning, Verdict};
+pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Run, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
 
 /// What threads share, and what they own.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::error::Error;
 use crate::exec::reserved;
-use crate::{Conv, ConvTranspose, Element, Operator, Planner, Threads, Workspace};
+use crate::{Conv, ConvTranspose, Element, Operator, Planner, Run};
 
 /// Conv in one call, on the calling thread. Returns Y and its shape.
 ///
@@ -70,8 +70,7 @@ fn one_shot<T: Element>(
     plan.check_input(x)?;
     let packed = plan.pack(w, bias)?;
     let mut y = reserved(geometry.output_len(), format_args!("{}, output", geometry.op))?;
-    let mut workspace = Workspace::for_plan(&plan)?;
     y.resize(geometry.output_len(), T::default());
-    plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial)?;
+    plan.run(Run::new(x, &packed, &mut y))?;
     Ok((y, geometry.output_shape()))
 }

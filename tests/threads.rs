@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::layers::shared_layers;
 use common::operands::bits;
 use common::{Combination, Operands, layer};
-use convoke::{Algorithm, Blas, Conv, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
+use convoke::{Conv, ErrorKind, Isa, Plan, Planner, Run, Threads, Workspace};
+use convoke_tools::named;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// An allocator that shows which threads work, because the `matrixmultiply` crate allocates when
@@ -60,7 +61,7 @@ fn watched_pool(threads: usize) -> (ThreadPool, &'static [AtomicUsize]) {
 /// A plan of many tasks, all of which allocate.
 fn watched_plan(threads: usize) -> (Plan<f32>, Operands<f32>) {
     let layer = layer(Conv::new([16, 16, 3, 3]).pads([1, 1, 1, 1]), [8, 16, 40, 40]);
-    let planner = Planner::new().algorithm(Algorithm::Im2col(Blas::Matrixmultiply)).threads(threads);
+    let planner = Planner::new().algorithm(named("im2col:matrixmultiply")).threads(threads);
     let plan = planner.plan(layer.operator.clone(), &layer.x_shape).unwrap();
     (plan, Operands::uniform(&layer.geometry(), 31))
 }
@@ -72,7 +73,7 @@ fn run_watched(plan: &Plan<f32>, operands: &Operands<f32>, threads: Threads<'_>)
     let mut y = vec![0.0; plan.geometry().output_len()];
     let own = counter();
     let before = SEEN.replace(Some(own));
-    plan.run(&operands.x, &packed, &mut y, &mut workspace, threads).unwrap();
+    plan.run(Run::new(&operands.x, &packed, &mut y).workspace(&mut workspace).threads(threads)).unwrap();
     SEEN.set(before);
     own.load(Ordering::Relaxed)
 }
@@ -141,7 +142,7 @@ fn a_pool_of_one_thread_gives_the_same_bits() {
 fn many_callers_share_a_pool_and_a_plan() {
     const CALLERS: usize = 4;
     let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    for combination in Combination::all().filter(|c| c.isa == Isa::detect() && c.algorithm != Algorithm::Naive) {
+    for combination in Combination::all().filter(|c| c.isa == Isa::detect() && c.algorithm != named("naive")) {
         for layer in shared_layers() {
             let Some(plan) = combination.plan::<f32>(&layer, |planner| planner.threads(2)) else { continue };
             let weights = Operands::uniform(&layer.geometry(), 33);
@@ -179,7 +180,10 @@ fn fewer_threads_than_planned_need_fewer_shares_of_workspace() {
                 let mut workspace = Workspace::with_bytes(plan.workspace_bytes() / 4 * shares).unwrap();
                 let mut y = vec![f32::NAN; expected.len()];
                 let threads = Threads::Pool(&pool);
-                let mut run = |threads| plan.run(&operands.x, &packed, &mut y, &mut workspace, threads);
+                let mut run = |threads| {
+                    let run = Run::new(&operands.x, &packed, &mut y).workspace(&mut workspace);
+                    plan.run(run.threads(threads)).map(|_| ())
+                };
                 run(threads.at_most(shares)).unwrap();
                 if plan.workspace_bytes() > 0 && shares < plan.threads_with(threads).unwrap() {
                     assert_eq!(run(threads).unwrap_err().kind(), ErrorKind::Workspace);

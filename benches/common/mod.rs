@@ -11,9 +11,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use baseline::Baseline;
-use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Threads, Workspace};
+use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Workspace};
 use convoke_tools::data::{Operands, Tensor, tensor};
 use convoke_tools::limits::Roof;
+use convoke_tools::named;
 use convoke_tools::shapes::{self, Layer, LayerKind, describe, flops};
 use convoke_tools::timing::geometric_mean;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
@@ -187,8 +188,8 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
         group.throughput(Throughput::Elements(flops(&geometry) as u64));
         let mut seconds = BTreeMap::new();
         let mut limit = f64::NAN;
-        for algorithm in [None].into_iter().chain(Algorithm::ALL.map(Some)) {
-            if algorithm == Some(Algorithm::Naive) && geometry.macs() > NAIVE_MACS {
+        for algorithm in [None].into_iter().chain(Algorithm::all().map(Some)) {
+            if algorithm == Some(named("naive")) && geometry.macs() > NAIVE_MACS {
                 continue;
             }
             let planner = algorithm.map_or(Planner::new(), |algorithm| Planner::new().algorithm(algorithm));
@@ -325,6 +326,6 @@ impl<'a> Run<'a> {
 
     fn once(&mut self) {
         let Self { plan, x, packed, y, workspace } = self;
-        plan.run(x, packed, y, workspace, Threads::Serial).expect("lengths are the geometry's");
+        plan.run(convoke::Run::new(x, packed, y).workspace(workspace)).expect("lengths are the geometry's");
     }
 }

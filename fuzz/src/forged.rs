@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use arbitrary::{Result, Unstructured};
-use convoke::{PackedWeights, Planner, Threads, Workspace, bf16, f16};
+use convoke::{PackedWeights, Planner, Threads, Workspace, bf16, f16, Run};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layers::Layer;
@@ -92,6 +92,6 @@ fn run<T: Number>(layer: &Layer, planner: Planner, loaded: &PackedWeights<T>) {
     let x = vec![T::of(1.0); plan.geometry().input_len()];
     let mut y = vec![T::of(f64::NAN); plan.geometry().output_len()];
     let workspace = &mut Workspace::for_plan(&plan).expect("memory suffices");
-    plan.run(&x, loaded, &mut y, workspace, Threads::Serial).expect("the plan was made for the weights");
+    plan.run(Run::new(&x, loaded, &mut y).workspace(workspace)).expect("the plan was made for the weights");
     assert!(y.iter().all(|y| !y.value().is_nan()), "{plan:?}");
 }

@@ -94,7 +94,7 @@ fn far(u: &mut Unstructured<'_>) -> Result<()> {
 fn plan(u: &mut Unstructured<'_>, operator: &Operator, x_shape: &[usize]) -> Result<()> {
     let mut planner = Planner::new().threads(if u.ratio(7, 8)? { u.int_in_range(0..=9)? } else { u.arbitrary()? });
     if u.arbitrary()? {
-        planner = planner.algorithm(*u.choose(&Algorithm::ALL)?);
+        planner = planner.algorithm(*u.choose(&Algorithm::all().collect::<Vec<_>>())?);
     }
     if u.ratio(1, 4)? {
         planner = planner.workspace_limit(u.arbitrary()?);

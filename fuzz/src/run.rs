@@ -3,8 +3,7 @@
 use arbitrary::{Result, Unstructured};
 use convoke::{
     Accuracy, Activation, Algorithm, Element, Executor, Geometry, Isa, PackedWeights, Plan, Planner, Threads,
-    Workspace, bf16, f16,
-};
+    Workspace, bf16, f16, Run};
 
 use crate::layers::{Layer, integers};
 use crate::{reference, with_bytes};
@@ -80,7 +79,7 @@ impl Setting {
         let isas: Vec<_> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
         let mut planner = Planner::new().threads(threads).isa(*u.choose(&isas)?);
         if u.ratio(3, 4)? {
-            planner = planner.algorithm(*u.choose(&Algorithm::ALL)?);
+            planner = planner.algorithm(*u.choose(&Algorithm::all().collect::<Vec<_>>())?);
         }
         if u.ratio(1, 4)? {
             planner = planner.workspace_limit(u.int_in_range(0..=1 << 20)?);
@@ -173,8 +172,8 @@ impl Operands {
         let workspace = &mut Workspace::for_plan(plan).expect("memory suffices");
         let (mut beside, mut inside) = (residual.clone(), residual.clone());
         let results = [
-            plan.run_residual(&x, &packed, &residual, &mut beside, workspace, Threads::Serial),
-            plan.run_in_place(&x, &packed, &mut inside, workspace, Threads::Serial),
+            plan.run(Run::new(&x, &packed, &mut beside).residual(Some(&residual)).workspace(workspace)).map(|_| ()),
+            plan.run(Run::in_place(&x, &packed, &mut inside).workspace(workspace)).map(|_| ()),
         ];
         assert!(results.iter().all(|result| result.is_ok()), "{results:?}: {plan:?}");
         let same = beside.iter().zip(&inside).all(|(a, b)| {
@@ -227,14 +226,15 @@ impl Operands {
         let workspace = &mut Workspace::borrowed(&mut memory);
         let (x, residual) = (typed::<T>(&self.x), typed::<T>(&self.residual));
         let mut y = vec![T::of(f64::NAN); plan.geometry().output_len()];
-        let result = match setting.residual {
-            ResidualKind::None => plan.run(&x, packed, &mut y, workspace, threads),
-            ResidualKind::Tensor => plan.run_residual(&x, packed, &residual, &mut y, workspace, threads),
+        let run = match setting.residual {
+            ResidualKind::None => Run::new(&x, packed, &mut y),
+            ResidualKind::Tensor => Run::new(&x, packed, &mut y).residual(Some(&residual)),
             ResidualKind::Output => {
                 y.copy_from_slice(&residual);
-                plan.run_in_place(&x, packed, &mut y, workspace, threads)
+                Run::in_place(&x, packed, &mut y)
             }
         };
+        let result = plan.run(run.workspace(workspace).threads(threads)).map(|_| ());
         result.unwrap_or_else(|error| panic!("{error}: {plan:?}"));
         y
     }

@@ -40,35 +40,74 @@ impl<'y, T: Copy + Send> Target<'y, T> {
         }
     }
 
-    /// Runs all tasks of a split on `slots` of the threads, each with `share` lines of scratch, and
-    /// gives Y back, initialised.
+    pub(crate) fn is_init(&self) -> bool {
+        matches!(self, Self::Init(_))
+    }
+
+    /// Runs all tasks of a split for each of some images, on `slots` of the threads, each with `share`
+    /// lines of scratch, and gives Y back, initialised.
     ///
-    /// `run` executes one task. Memory safety rests on it: unless it panics, it must write every
-    /// element of the task's region, and no other element.
+    /// `run` executes one task of an image. Memory safety rests on it: unless it panics, it must write
+    /// every element of the task's region, and no other element.
+    ///
+    /// # Panics
+    /// If Y is shorter than the images, or if elements between them would stay uninitialised.
     pub(crate) fn fill<S: Split + ?Sized>(
         self,
         split: &Proven<'_, S>,
+        images: Images,
         (threads, slots): (Threads<'_>, usize),
         (scratch, share): (&mut [Line], usize),
-        run: &(impl Fn(usize, Region<'_, T>, &mut [Line]) + Sync),
+        run: &(impl Fn(usize, usize, Region<'_, T>, &mut [Line]) + Sync),
     ) -> &'y mut [T] {
-        let (y, len, is_init) = match self {
+        let (y, y_len, is_init) = match self {
             Self::Init(y) => (y.as_mut_ptr(), y.len(), true),
             Self::Uninit(y) => (y.as_mut_ptr().cast(), y.len(), false),
         };
-        let (shape, split) = (split.shape(), split.split());
-        assert_eq!(len, shape.len(), "the split is one of Y");
-        let y = Shared(y);
-        threads.for_each(slots, split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
-            let is_checked = cfg!(debug_assertions) && has_few_patches(&split, task);
-            let region =
-                Region { y: y.pointer(), len, is_init, split: &split, shape, task, is_checked, life: PhantomData };
-            run(task, region, scratch);
-        });
+        let (shape, split, len) = (split.shape(), split.split(), images.len);
+        assert_eq!(len, shape.len(), "the split is one of an image");
+        assert!(images.stride >= len && images.span() <= y_len, "the images are within Y");
+        assert!(is_init || images.count * len == y_len, "every element of Y is one of an image");
+        for image in 0..images.count {
+            // SAFETY: the image is within Y.
+            let y = Shared(unsafe { y.add(image * images.stride) });
+            threads.for_each(slots, split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
+                let is_checked = cfg!(debug_assertions) && has_few_patches(&split, task);
+                let region =
+                    Region { y: y.pointer(), len, is_init, split: &split, shape, task, is_checked, life: PhantomData };
+                run(image, task, region, scratch);
+            });
+        }
         // SAFETY: the slice is the one that was handed in, borrowed for 'y, and no task accesses it
-        // any more. Every element is initialised: each task has written its region, as `run`
-        // promises, and together the regions are Y, because the split is proven.
-        unsafe { core::slice::from_raw_parts_mut(y.pointer(), len) }
+        // any more. Every element is initialised: it was before, or it is one of an image. There, each
+        // task has written its region, as `run` promises, and together the regions are the image,
+        // because the split is proven.
+        unsafe { core::slice::from_raw_parts_mut(y, y_len) }
+    }
+}
+
+/// The images of a tensor, each contiguous: what tasks compute at once, which may be the whole batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Images {
+    pub(crate) count: usize,
+    /// Elements of one of them.
+    pub(crate) len: usize,
+    /// Elements from one to the next.
+    pub(crate) stride: usize,
+}
+
+impl Images {
+    /// Elements from the first image's beginning to the last one's end.
+    pub(crate) fn span(&self) -> usize {
+        self.checked_span().expect("images are within a slice")
+    }
+
+    /// The same; none if the address space has fewer.
+    pub(crate) fn checked_span(&self) -> Option<usize> {
+        match self.count.checked_sub(1) {
+            Some(others) => others.checked_mul(self.stride)?.checked_add(self.len),
+            None => Some(0),
+        }
     }
 }
 
@@ -248,18 +287,20 @@ mod tests {
     use super::super::split::listed::{check, every_second};
     use super::*;
 
+    const ONE_OF_24: Images = Images { count: 1, len: 24, stride: 24 };
+
     #[test]
     fn a_region_gives_its_own_elements() {
         let split = check(&[&[every_second(0)], &[every_second(1)]]).unwrap();
         let y = &mut [MaybeUninit::uninit(); 24];
-        let run = |task: usize, region: Region<'_, u8>, _: &mut [Line]| {
+        let run = |_: usize, task: usize, region: Region<'_, u8>, _: &mut [Line]| {
             for plane in 0..6 {
                 region.write(4 * plane + task, task as u8);
                 _ = region.dest(4 * plane + task + 2, [Stores::row(4 * plane + task + 2, 1)]);
                 region.write(4 * plane + task + 2, task as u8);
             }
         };
-        let y = Target::Uninit(y).fill(&split.proven().unwrap(), (Threads::Serial, 1), (&mut [], 0), &run);
+        let y = Target::Uninit(y).fill(&split.proven().unwrap(), ONE_OF_24, (Threads::Serial, 1), (&mut [], 0), &run);
         assert_eq!(y[..4], [0, 1, 0, 1]);
     }
 
@@ -267,12 +308,18 @@ mod tests {
     #[cfg(debug_assertions)]
     fn with_every_second(run: impl Fn(Region<'_, f32>) + Sync) {
         let split = check(&[&[every_second(0)], &[every_second(1)]]).unwrap();
-        let run = |task: usize, region: Region<'_, f32>, _: &mut [Line]| {
+        let run = |_: usize, task: usize, region: Region<'_, f32>, _: &mut [Line]| {
             if task == 0 {
                 run(region);
             }
         };
-        Target::Init(&mut [0.0; 24]).fill(&split.proven().unwrap(), (Threads::Serial, 1), (&mut [], 0), &run);
+        Target::Init(&mut [0.0; 24]).fill(
+            &split.proven().unwrap(),
+            ONE_OF_24,
+            (Threads::Serial, 1),
+            (&mut [], 0),
+            &run,
+        );
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl Patch {
     }
 
     /// Calls `run` with the first element and the length of each row of it.
-    fn for_each_run(&self, shape: &Shape, mut run: impl FnMut(usize, usize)) {
+    pub(crate) fn for_each_run(&self, shape: &Shape, mut run: impl FnMut(usize, usize)) {
         let [outer, inner, last] = self.axes;
         for plane in
             self.images.clone().flat_map(|image| self.channels.clone().map(move |c| image * shape.channels + c))

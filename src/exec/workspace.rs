@@ -95,10 +95,14 @@ impl<'a> Workspace<'a> {
         }
     }
 
-    /// What it has, for error messages.
-    pub(crate) fn description(&self) -> String {
-        let bytes = self.bytes();
-        match self.unaligned {
+    /// Bytes of a borrowed slice that are of no use.
+    pub(crate) fn unaligned(&self) -> usize {
+        self.unaligned
+    }
+
+    /// What a workspace of some bytes has, for error messages.
+    pub(crate) fn description(bytes: usize, unaligned: usize) -> String {
+        match unaligned {
             0 => format!("the workspace has {bytes} bytes"),
             lost => {
                 format!("the workspace has {bytes} bytes in lines of 64, of the {} that were borrowed", bytes + lost)

@@ -67,7 +67,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
 
     let packed = match request.layout {
         None => None,
-        Some(WeightLayout::BlasColumns { channels: packed, panels }) if *packed == channels.size() => Some(*panels),
+        Some(WeightLayout::BlasColumns { blas: packed, channels: size, panels })
+            if (*packed, *size) == (blas, channels.size()) =>
+        {
+            Some(*panels)
+        }
         Some(other) => return Err(other.mismatch()),
     };
     let gemm = BlockedGemm::<T::Acc>::new((blas, machine), (rows, k, positions), packed)?;
@@ -94,7 +98,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             k.size(),
             Count(bands.count(), "band")
         ),
-        layout: WeightLayout::BlasColumns { channels: channels.size(), panels: gemm.layout() },
+        layout: WeightLayout::BlasColumns { blas, channels: channels.size(), panels: gemm.layout() },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,

@@ -256,20 +256,18 @@ pub(crate) struct Rows<'a, A> {
     pub(crate) a: &'a [A],
     pub(crate) k_total: usize,
     pub(crate) k: Range<usize>,
+    /// Whether these are the first steps of K that are multiplied, and the last.
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
     pub(crate) panels: Range<usize>,
     /// One value for each row of the group.
     pub(crate) bias: &'a [A],
 }
 
 impl<A> Rows<'_, A> {
-    /// Whether this is the first block of K.
-    fn is_first(&self) -> bool {
-        self.k.start == 0
-    }
-
-    /// Whether this is the last block of K.
-    fn is_last(&self) -> bool {
-        self.k.end == self.k_total
+    /// Whether these steps are all that are multiplied.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_first && self.is_last
     }
 }
 
@@ -313,8 +311,8 @@ impl<A: Real> Operands<'_, A> {
         sink: &Sink<'_, '_, T>,
     ) {
         let Self { rows, columns, b, vector, ahead } = *self;
-        let accumulate = !rows.is_first();
-        if !rows.is_last() {
+        let accumulate = !rows.is_first;
+        if !rows.is_last {
             return kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
         }
         let of = row..row + kernel.mr();
@@ -396,7 +394,7 @@ impl<T: Real> SpatialTiles<T> {
     ) where
         T: crate::element::Compute,
     {
-        let blocked = !(rows.is_first() && rows.is_last());
+        let blocked = !rows.is_whole();
         let (first_row, vectors) = (self.panels.start(rows.panels.start), columns.range.len());
         // Panels of A that stay in the L2 cache while all columns pass.
         let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();

@@ -60,7 +60,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
 
     let packed = match request.layout {
         None => None,
-        Some(WeightLayout::Blas { panels }) => Some(*panels),
+        Some(WeightLayout::Blas { blas: packed, panels }) if *packed == blas => Some(*panels),
         Some(other) => return Err(other.mismatch()),
     };
     let gemm = BlockedGemm::<T::Acc>::new((blas, machine), (rows, k, columns.size()), packed)?;
@@ -80,7 +80,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             Count(columns.size(), "column"),
             k.size()
         ),
-        layout: WeightLayout::Blas { panels: gemm.layout() },
+        layout: WeightLayout::Blas { blas, panels: gemm.layout() },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,

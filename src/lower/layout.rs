@@ -7,30 +7,30 @@ use core::fmt;
 
 use convoke_kernels::winograd::Tile;
 
+use crate::choice::Blas;
 use crate::units::Count;
 
-/// What packed weights depend on, besides operator, shape of W, element type, ISA and algorithm:
-/// two plans share packed weights only if their layouts are equal.
+/// What packed weights depend on, besides operator, shape of W, attributes, element type and ISA: two
+/// plans share packed weights if their layouts are equal, whatever their algorithms are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum WeightLayout {
     /// The values of W in their own order.
     AsGiven,
-    /// Panels of at most `mr` output channels, `[K][channels of the panel]`.
-    Panels { mr: usize },
-    /// The same, with K in blocks of `block` input channels: taps, then channels of the block.
-    BlockedPanels { mr: usize, block: usize },
+    /// Panels of at most `mr` output channels, `[K][channels of the panel]`, with K in blocks of `block`
+    /// input channels: taps, then channels of the block.
+    Panels { mr: usize, block: usize },
     /// Panels of `nr` output channels, filled up, with K in blocks of `block` input channels.
     ChannelPanels { nr: usize, block: usize },
     /// The panels of a BLAS's backend: what it packs by, for a full block of rows and for the last
     /// one.
-    Blas { panels: [usize; 2] },
+    Blas { blas: Blas, panels: [usize; 2] },
     /// The same for blocks of `channels` output channels, each with all taps.
-    BlasColumns { channels: usize, panels: [usize; 2] },
+    BlasColumns { blas: Blas, channels: usize, panels: [usize; 2] },
     /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels.
-    /// The rows of a panel are in tiles of at most `mr` rows. The phases of the last axis are counted
-    /// from the same element, if they are `together`.
-    PhasePanels { together: bool, channels: usize, mr: usize },
+    /// The rows of a panel are in tiles of at most `mr` rows. The first `late` phases of the last
+    /// axis are counted from a position later than the others.
+    PhasePanels { late: usize, channels: usize, mr: usize },
     /// Filters transformed for Winograd's tiles.
     Winograd {
         #[cfg_attr(feature = "save", serde(with = "SavedTile"))]
@@ -72,21 +72,19 @@ impl fmt::Display for WeightLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AsGiven => f.write_str("as given"),
-            Self::Panels { mr } => write!(f, "panels of {}", Count(*mr, "row")),
-            Self::BlockedPanels { mr, block } => {
+            Self::Panels { mr, block } => {
                 write!(f, "panels of {}, blocks of {}", Count(*mr, "row"), Count(*block, "channel"))
             }
             Self::ChannelPanels { nr, block } => {
                 write!(f, "panels of {}, blocks of {}", Count(*nr, "channel"), Count(*block, "channel"))
             }
-            Self::Blas { panels: [full, last] } => write!(f, "panels of {full} and {}", Count(*last, "row")),
-            Self::BlasColumns { channels, panels: [full, last] } => {
+            Self::Blas { panels: [full, last], .. } => write!(f, "panels of {full} and {}", Count(*last, "row")),
+            Self::BlasColumns { channels, panels: [full, last], .. } => {
                 write!(f, "{} in panels of {full} and {}", Count(*channels, "channel"), Count(*last, "row"))
             }
-            Self::PhasePanels { together, channels, mr } => {
+            Self::PhasePanels { late, channels, mr } => {
                 let (channels, rows) = (Count(*channels, "channel"), Count(*mr, "row"));
-                let together = if *together { " together" } else { "" };
-                write!(f, "phases{together} in panels of {channels}, tiles of {rows}")
+                write!(f, "phases, {late} of them late, in panels of {channels}, tiles of {rows}")
             }
             Self::Winograd { down, along } => {
                 write!(f, "values {}x{} for {}x{} outputs", down.values, along.values, down.outputs, along.outputs)

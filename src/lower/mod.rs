@@ -2,8 +2,7 @@
 //!
 //! A lowering answers a [`contract::Request`] with an offer or with the reason why not. The offer,
 //! once taken, becomes a [`contract::Lowering`], which splits the output into independent tasks. To
-//! add one: its file here, its name in [`Algorithm`](crate::Algorithm), and its line in
-//! `registry::entry`. `docs/design.md` has all steps.
+//! add one: its file here, and its line in `registry::list`. `docs/design.md` has all steps.
 
 mod channel_gemm;
 mod channel_tiles;
@@ -12,12 +11,11 @@ pub(crate) mod contract;
 mod depthwise;
 pub(crate) mod engine;
 pub(crate) mod exact;
+mod gemm;
 mod grouped;
 mod im2col;
-mod implicit_gemm;
 pub(crate) mod layout;
 mod planes;
-mod pointwise;
 pub(crate) mod registry;
 mod shares;
 pub(crate) mod sink;

@@ -1,15 +1,17 @@
 //! The planner's list of lowerings, and what all of them need of a layer.
 
 use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::any::Any;
+use core::str::FromStr;
 
 use super::contract::{Answer, Request};
-use super::{
-    channel_gemm, col2im, depthwise, exact, grouped, im2col, implicit_gemm, pointwise, transposed, upsample, winograd,
-};
+use super::{channel_gemm, col2im, depthwise, exact, gemm, grouped, im2col, transposed, upsample, winograd};
 use crate::choice::{Algorithm, Blas};
+use crate::error::{Error, bail};
 use crate::exec::Line;
-use crate::{DType, Element, Geometry, bf16, f16};
+use crate::{DType, Element, Geometry, Op, bf16, f16};
 
 /// The most rows, steps of k or channels of a GEMM. The product of two of these sizes fits the
 /// address space, and so does that of one and a slab's columns: lowerings need not check each.
@@ -42,14 +44,14 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
 /// The offer of a lowering that fits the limit of the workspace: with slabs and tiles as large as
 /// the caches suggest where they fit, and with smaller ones otherwise. `offer` is given the bytes
 /// that they should not exceed, besides the caches' bound.
-fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) -> Answer<'a, T>) -> Answer<'a, T> {
-    let mut best = offer(usize::MAX)?;
+fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: OfferOf<T>) -> Answer<'a, T> {
+    let mut best = offer(request, usize::MAX)?;
     // Not all that a task needs is counted in these bytes: hence several attempts.
     for part in [1, 2, 4, 8] {
         if best.recipe.scratch.lines().saturating_mul(size_of::<Line>()) <= request.task_bytes {
             break;
         }
-        if let Ok(smaller) = offer(request.task_bytes / part)
+        if let Ok(smaller) = offer(request, request.task_bytes / part)
             && smaller.recipe.scratch.lines() < best.recipe.scratch.lines()
         {
             best = smaller;
@@ -61,25 +63,11 @@ fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) ->
 /// A candidate of the planner.
 pub(crate) struct Candidate<T: Element> {
     pub(crate) algorithm: Algorithm,
+    /// The operator that it is for; none if it is for both.
+    only_for: Option<Op>,
     /// Whether the algorithm can compute a layer at all: rules of shapes and attributes.
     accepts: Rules,
     offer: OfferOf<T>,
-}
-
-impl<T: Element> Candidate<T> {
-    /// The offer, or the reason why there is none. An offer for weights that are packed already has
-    /// their layout.
-    pub(crate) fn ask<'a>(&self, request: &'a Request<'a, T>) -> Answer<'a, T> {
-        if self.algorithm != Algorithm::Naive {
-            check_sizes(request.geometry)?;
-        }
-        check_rules(self.algorithm, self.accepts, request.geometry)?;
-        let offer = (self.offer)(request)?;
-        match request.layout {
-            Some(packed) if *packed != offer.recipe.layout => Err(packed.mismatch()),
-            _ => Ok(offer),
-        }
-    }
 }
 
 /// Rules of shapes and attributes.
@@ -88,28 +76,53 @@ type Rules = fn(&Geometry) -> Result<(), String>;
 /// The rules of algorithms that compute every layer of their operator.
 const ANY: Rules = |_| Ok(());
 
-/// Checks whether an algorithm can compute a layer at all: for the operator, and unless it is naive,
-/// for what there is to compute; then by rules of its own.
-///
-/// # Errors
-/// The reason why not.
-fn check_rules(algorithm: Algorithm, accepts: Rules, geometry: &Geometry) -> Result<(), String> {
-    if let Some(op) = algorithm.only_for()
-        && op != geometry.op
-    {
-        return Err(alloc::format!("only for {op}"));
+/// What a lowering offers for a request, with slabs and tiles of so many bytes, at most.
+type OfferOf<T> = for<'a> fn(&'a Request<'a, T>, usize) -> Answer<'a, T>;
+
+impl<T: Element> Candidate<T> {
+    fn new(name: &'static str, only_for: impl Into<Option<Op>>, accepts: Rules, offer: OfferOf<T>) -> Self {
+        Self { algorithm: Algorithm(name), only_for: only_for.into(), accepts, offer }
     }
-    if algorithm != Algorithm::Naive && geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
+
+    /// Whether it is for an operator.
+    pub(crate) fn is_for(&self, op: Op) -> bool {
+        self.only_for.is_none_or(|only| only == op)
     }
-    accepts(geometry)
+
+    /// The offer, or the reason why there is none. An offer for weights that are packed already has
+    /// their layout.
+    pub(crate) fn ask<'a>(&self, request: &'a Request<'a, T>) -> Answer<'a, T> {
+        if self.algorithm != Algorithm::NAIVE {
+            check_sizes(request.geometry)?;
+        }
+        self.check_rules(request.geometry)?;
+        let offer = fitting(request, self.offer)?;
+        match request.layout {
+            Some(packed) if *packed != offer.recipe.layout => Err(packed.mismatch()),
+            _ => Ok(offer),
+        }
+    }
+
+    /// Checks whether it can compute a layer at all: for the operator, and unless it is naive, for
+    /// what there is to compute; then by rules of its own.
+    ///
+    /// # Errors
+    /// The reason why not.
+    fn check_rules(&self, geometry: &Geometry) -> Result<(), String> {
+        if let Some(op) = self.only_for
+            && op != geometry.op
+        {
+            return Err(alloc::format!("only for {op}"));
+        }
+        if self.algorithm != Algorithm::NAIVE && geometry.output_len() == 0 {
+            return Err(String::from("the output is empty"));
+        }
+        (self.accepts)(geometry)
+    }
 }
 
-/// What a lowering offers for a request.
-type OfferOf<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
-
 /// The candidates of an element type.
-type List<T> = fn() -> [Candidate<T>; Algorithm::ALL.len()];
+type List<T> = fn() -> Vec<Candidate<T>>;
 
 // The lists of all element types. Because they are named here, lowerings are compiled with this
 // crate, and not again with every program that makes plans. Each is a static of its own, so that a
@@ -120,7 +133,7 @@ static OF_F16: List<f16> = list;
 static OF_BF16: List<bf16> = list;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
+pub(crate) fn candidates<T: Element>() -> Vec<Candidate<T>> {
     let list: &dyn Any = match T::DTYPE {
         DType::F32 => &OF_F32,
         DType::F64 => &OF_F64,
@@ -130,49 +143,39 @@ pub(crate) fn candidates<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
     list.downcast_ref::<List<T>>().expect("the list is that of the type")()
 }
 
-fn list<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
-    Algorithm::ALL.map(|algorithm| {
-        let (accepts, offer) = entry(algorithm);
-        Candidate { algorithm, accepts, offer }
-    })
-}
-
-/// The lowering of an algorithm.
-fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
-    match algorithm {
-        Algorithm::Winograd => (winograd::accepts, |r| fitting(r, |bytes| winograd::offer(r, bytes))),
-        Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
-        Algorithm::ImplicitGemm => (ANY, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
-        Algorithm::ChannelGemm => (channel_gemm::accepts, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
-        Algorithm::Im2col(blas) => (
-            ANY,
-            match blas {
-                Blas::Native => |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes)),
-                Blas::Gemm => |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes)),
-                Blas::Matrixmultiply => |r| fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),
-            },
-        ),
-        Algorithm::Transposed => (transposed::accepts, |r| fitting(r, |bytes| transposed::offer(r, bytes))),
-        Algorithm::Col2im(blas) => (
-            ANY,
-            match blas {
-                Blas::Native => |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes)),
-                Blas::Gemm => |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes)),
-                Blas::Matrixmultiply => |r| fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes)),
-            },
-        ),
-        Algorithm::Naive => (ANY, |r| Ok(exact::offer(r))),
-        Algorithm::Depthwise => (depthwise::accepts, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
-        Algorithm::Grouped => (grouped::accepts, grouped::offer),
-        Algorithm::Upsample => (upsample::accepts, |r| fitting(r, |bytes| upsample::offer(r, bytes))),
-    }
+/// All algorithms: the one place that names them.
+fn list<T: Element>() -> Vec<Candidate<T>> {
+    use Op::{Conv, ConvTranspose};
+    vec![
+        Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer),
+        Candidate::new("gemm", Conv, ANY, gemm::offer),
+        Candidate::new("channel-gemm", None, channel_gemm::accepts, channel_gemm::offer),
+        Candidate::new("im2col:native", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Native, bytes)),
+        Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),
+        Candidate::new("im2col:matrixmultiply", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),
+        Candidate::new("transposed", ConvTranspose, transposed::accepts, transposed::offer),
+        Candidate::new("col2im:native", ConvTranspose, ANY, |r, bytes| col2im::offer(r, Blas::Native, bytes)),
+        Candidate::new("col2im:gemm", ConvTranspose, ANY, |r, bytes| col2im::offer(r, Blas::Gemm, bytes)),
+        Candidate::new("col2im:matrixmultiply", ConvTranspose, ANY, |r, bytes| {
+            col2im::offer(r, Blas::Matrixmultiply, bytes)
+        }),
+        Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))),
+        Candidate::new("depthwise", Conv, depthwise::accepts, depthwise::offer),
+        Candidate::new("grouped", Conv, grouped::accepts, |r, _| grouped::offer(r)),
+        Candidate::new("upsample", ConvTranspose, upsample::accepts, upsample::offer),
+    ]
 }
 
 impl Algorithm {
+    /// All of them, in the planner's order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        candidates::<f32>().into_iter().map(|candidate| candidate.algorithm)
+    }
+
     /// Whether the algorithm can compute a layer, by its shapes and attributes. A plan can still
     /// be refused: for sizes beyond its tables' reach, for the limit of the workspace, because the
-    /// build or the ISA lacks kernels, because weights are packed otherwise, or, for
-    /// [`Winograd`](Self::Winograd), because of [`Accuracy::Strict`](crate::Accuracy::Strict).
+    /// build or the ISA lacks kernels, because weights are packed otherwise, or, for `winograd`,
+    /// because of [`Accuracy::Strict`](crate::Accuracy::Strict).
     ///
     /// # Errors
     /// The rule that the layer breaks, with the value that breaks it.
@@ -182,15 +185,31 @@ impl Algorithm {
     ///
     /// # fn main() -> Result<(), convoke::Error> {
     /// let geometry = Conv::new([8, 4, 3, 3]).geometry(&[1, 4, 16, 16])?;
-    /// assert_eq!(Algorithm::ImplicitGemm.accepts(&geometry), Ok(()));
-    /// assert_eq!(
-    ///     Algorithm::Pointwise.accepts(&geometry).unwrap_err(),
-    ///     "spatial axis 0 has kernel 3, stride 1, pads 0 + 0, only kernel 1, stride 1 and no padding can be"
-    /// );
+    /// assert_eq!("gemm".parse::<Algorithm>()?.accepts(&geometry), Ok(()));
+    /// assert_eq!("upsample".parse::<Algorithm>()?.accepts(&geometry).unwrap_err(), "only for ConvTranspose");
     /// # Ok(()) }
     /// ```
     pub fn accepts(self, geometry: &Geometry) -> Result<(), String> {
-        let (accepts, _) = entry::<f32>(self);
-        check_rules(self, accepts, geometry)
+        let candidates = candidates::<f32>();
+        let candidate = candidates.iter().find(|candidate| candidate.algorithm == self);
+        candidate.expect("every algorithm is a candidate").check_rules(geometry)
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+
+    /// The algorithm of a [name](Algorithm::name), in upper or lower case.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable), with all names.
+    fn from_str(s: &str) -> Result<Self, Error> {
+        match Self::all().find(|algorithm| algorithm.name().eq_ignore_ascii_case(s)) {
+            Some(algorithm) => Ok(algorithm),
+            None => {
+                let names = Self::all().map(Self::name).collect::<Vec<_>>().join(", ");
+                bail!(Unavailable, "unknown algorithm {s:?}: expected one of {names}")
+            }
+        }
     }
 }

@@ -59,11 +59,10 @@ pub(crate) struct Tap {
 /// The phases of an axis of Y, for ConvTranspose.
 pub(crate) struct OutputPhases {
     pub(crate) axis: Axis,
-    /// Outputs of phase 0 at position 0 that padding crops: those of lower phases are cropped, too.
+    /// The phases below this one are cropped at position 0 of the padded Y.
     cropped: usize,
-    /// The phases below this one are counted from their second position, which is their first
-    /// output.
-    late: usize,
+    /// The phases below this one are counted from position 1.
+    pub(crate) late: usize,
     /// Positions of a phase.
     pub(crate) positions: usize,
     /// The element of X that position 0 reads through the furthest tap. It may lie before X.
@@ -75,13 +74,17 @@ pub(crate) struct OutputPhases {
 }
 
 impl OutputPhases {
-    /// Takes memory and time in proportion to stride and kernel. If the phases are `together`,
-    /// all are counted from the same element of the padded Y: then those of a kernel that is a multiple of
-    /// the stride read the same inputs, but padding may crop a phase's first output. If not, each phase
-    /// is counted from its first output.
-    pub(crate) fn new(axis: &Axis, together: bool) -> Self {
-        let (before, cropped) = (axis.pad_begin / axis.stride, axis.pad_begin % axis.stride);
-        let late = if together { 0 } else { cropped };
+    /// The phases of an axis whose outputs are cropped at position 0, if positions are counted from the
+    /// same element of the padded Y for all phases.
+    pub(crate) fn cropped(axis: &Axis) -> usize {
+        axis.pad_begin % axis.stride
+    }
+
+    /// Takes memory and time in proportion to stride and kernel. If no phase is `late`, the phases of a
+    /// kernel that is a multiple of the stride read the same inputs, but padding may crop a phase's first
+    /// output. If the [`cropped`](Self::cropped) phases are, each phase begins with its first output.
+    pub(crate) fn new(axis: &Axis, late: usize) -> Self {
+        let (before, cropped) = (axis.pad_begin / axis.stride, Self::cropped(axis));
         let source = |k: usize| {
             let (phase, shift) = place(axis, k);
             (phase, (before + usize::from(phase < late)) as isize - shift as isize)
@@ -143,7 +146,7 @@ mod tests {
         for (kernel, stride) in lengths(7).flat_map(|k| lengths(6).map(move |s| (k, s))) {
             for (dilation, pad_begin) in lengths(4).flat_map(|d| (0..9).map(move |p| (d, p))) {
                 let axis = Axis { input: 5, kernel, output: 23, stride, dilation, pad_begin, pad_end: 0 };
-                for phases in [true, false].map(|together| OutputPhases::new(&axis, together)) {
+                for phases in [0, OutputPhases::cropped(&axis)].map(|late| OutputPhases::new(&axis, late)) {
                     let all = (0..phases.positions).flat_map(|v| (0..stride).map(move |r| (v, r)));
                     let mut outputs = Vec::new();
                     for (v, r, o) in all.filter_map(|(v, r)| phases.output(v, r).map(|o| (v, r, o))) {

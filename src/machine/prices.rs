@@ -19,9 +19,6 @@ pub(crate) struct Prices {
     /// Cycles of a call of a micro-kernel in addition to its steps: arguments, checks of lengths,
     /// and the start of the pipeline.
     pub(crate) kernel_call_cycles: f64,
-    /// Cycles of a call for the products of one of Winograd's values, in addition to its steps.
-    /// These calls take longer than others.
-    pub(crate) gemm_call_cycles: f64,
     /// Cycles of a step of K in addition to its multiply-adds and loads: its counter and its
     /// jump.
     pub(crate) step_cycles: f64,
@@ -101,12 +98,9 @@ pub(crate) struct Prices {
     /// Cycles of one multiply-add of the naive loops, which use no vectors.
     pub(crate) naive_fma_cycles: f64,
 
-    /// Cycles of Winograd to copy a vector of padded elements into planes.
-    pub(crate) split_cycles: f64,
-    /// Cycles of Winograd to compute a vector of one of a tile's values from the planes.
-    pub(crate) input_cycles: f64,
-    /// Cycles of Winograd to transform a vector of one of a tile's values back.
-    pub(crate) output_cycles: f64,
+    /// Cycles of Winograd's transforms for a vector: of padded elements that are split into planes, of
+    /// one of a tile's values, or of pixels that are interleaved.
+    pub(crate) transform_cycles: f64,
     /// Factor on transforms back where the outputs of tiles do not fill a vector's row of pixels.
     pub(crate) ragged_output: f64,
     /// Factor on transforms of 8x8 values, which do not fit the registers.
@@ -116,8 +110,6 @@ pub(crate) struct Prices {
     pub(crate) transform_call_cycles: f64,
     /// Cycles of Winograd to pick one element of a stride's phase from a row.
     pub(crate) pick_cycles: f64,
-    /// Cycles of Winograd to interleave a vector of pixels that are phases of ConvTranspose.
-    pub(crate) phase_cycles: f64,
     /// Share of a task's time that threads wait for the last of them.
     pub(crate) idle_share: f64,
 
@@ -187,7 +179,6 @@ pub(crate) struct Prices {
 const AVX512: Prices = Prices {
     task_cycles: 300.0,
     kernel_call_cycles: 40.0,
-    gemm_call_cycles: 60.0,
     step_cycles: 0.1,
     load_slots: 1.15,
     plane_cycles: 0.25,
@@ -217,14 +208,11 @@ const AVX512: Prices = Prices {
     col2im_fma_cycles: 0.544,
     col2im_element_cycles: 1.6,
     naive_fma_cycles: 16.0,
-    split_cycles: 4.0,
-    input_cycles: 4.0,
-    output_cycles: 3.9,
+    transform_cycles: 4.0,
     ragged_output: 1.4,
     wide_transform: 1.65,
     transform_call_cycles: 100.0,
     pick_cycles: 0.5,
-    phase_cycles: 4.0,
     idle_share: 0.1,
     fetch_ahead: 1.5,
     not_hidden: 0.17,
@@ -259,9 +247,7 @@ const AVX2: Prices = Prices {
     direct_dense: 1.1,
     direct_groups: 1.4,
     grouped: 1.1,
-    split_cycles: 2.6,
-    input_cycles: 2.6,
-    output_cycles: 2.5,
+    transform_cycles: 2.6,
     ..AVX512
 };
 

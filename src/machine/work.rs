@@ -68,20 +68,14 @@ pub(crate) enum Item {
     /// Pairs of vectors of rows of Y that `upsample` loads for and stores, and its bands of rows.
     UpsampledPairs,
     UpsampledBands,
-    /// Calls of kernels for the products of Winograd's values, and of its transforms: for each
-    /// channel of a block, and for each row of tiles and vector of output channels.
-    GemmCalls,
+    /// Calls of Winograd's transforms: for each channel of a block, and for each row of tiles and vector
+    /// of output channels.
     TransformCalls,
     /// Elements of a phase of a stride that are picked from a row for Winograd's tiles.
     PickedElements,
-    /// Vectors of Winograd's transforms: of padded elements that are split into planes, of values
-    /// of tiles that are computed from them, and of values that are taken back.
-    SplitVectors,
+    /// Vectors of Winograd's transforms: on the way to the values of tiles, and back to pixels.
     TransformedVectors,
     TakenVectors,
-    /// Vectors of pixels that are phases of ConvTranspose, and are interleaved from Winograd's
-    /// tiles.
-    PhaseVectors,
 }
 
 /// What an item counts as, for those who read a plan.
@@ -215,13 +209,10 @@ impl Machine {
             Item::GroupedTiles => (Kind::Calls, prices.grouped_tile_cycles),
             Item::UpsampledPairs => (Kind::Stores, prices.upsample_cycles),
             Item::UpsampledBands => (Kind::Calls, prices.upsample_plane_cycles),
-            Item::GemmCalls => (Kind::Calls, prices.gemm_call_cycles),
             Item::TransformCalls => (Kind::Calls, prices.transform_call_cycles),
             Item::PickedElements => (Kind::Copies, prices.pick_cycles),
-            Item::SplitVectors => (Kind::Copies, prices.split_cycles),
-            Item::TransformedVectors => (Kind::Copies, prices.input_cycles),
-            Item::TakenVectors => (Kind::Stores, prices.output_cycles),
-            Item::PhaseVectors => (Kind::Stores, prices.phase_cycles),
+            Item::TransformedVectors => (Kind::Copies, prices.transform_cycles),
+            Item::TakenVectors => (Kind::Stores, prices.transform_cycles),
         }
     }
 

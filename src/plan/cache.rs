@@ -23,19 +23,19 @@ use crate::error::{Error, bail};
 ///
 /// ```
 /// use core::num::NonZeroUsize;
-/// use convoke::{Conv, PlanCache, Planner, Threads, Workspace};
+/// use convoke::{Conv, PlanCache, Planner, Run, Workspace};
 ///
 /// # fn main() -> Result<(), convoke::Error> {
 /// let (conv, w) = (Conv::new([8, 3, 3, 3]).pads([1, 1, 1, 1]), vec![0.5; 8 * 3 * 3 * 3]);
-/// let usual = [1, 3, 64, 64];
+/// let (usual, other) = ([1, 3, 64, 64], [1, 3, 80, 80]);
 /// let most = NonZeroUsize::new(16).unwrap();
-/// let cache = PlanCache::new(Planner::new(), conv, &usual, &w, None, most)?;
+/// let cache = PlanCache::new(Planner::new(), conv, &[usual, other], &w, None, most)?;
 /// let mut workspace = Workspace::with_bytes(0)?;
 /// for size in [64, 80, 64, 48] {
 ///     let plan = cache.plan(&[1, 3, size, size])?;
 ///     workspace.grow_for(&plan)?;
 ///     let (x, mut y) = (vec![1.0_f32; 3 * size * size], vec![0.0; plan.geometry().output_len()]);
-///     plan.run(&x, cache.packed(), &mut y, &mut workspace, Threads::Serial)?;
+///     plan.run(Run::new(&x, cache.packed(), &mut y).workspace(&mut workspace))?;
 /// }
 /// assert_eq!(cache.len(), 3);
 /// # Ok(()) }
@@ -51,32 +51,38 @@ pub struct PlanCache<T: Element> {
 type Plans<T> = LruCache<Box<[usize]>, Arc<Plan<T>>>;
 
 impl<T: Element> PlanCache<T> {
-    /// Plans for X of shape `usual`, packs W and the bias, and keeps that plan. `most` is the
-    /// number of plans that are kept.
+    /// Plans for all shapes of X that are known, packs W and the bias, and keeps the plans, `most` at
+    /// most. Plans for more shapes are made when they are asked for.
     ///
-    /// The weights are packed for the fastest algorithm at the usual shape: take the one of most
+    /// The weights are packed for the fastest algorithm at the first shape: take the one of most
     /// runs, or one of a middle size.
     ///
     /// # Errors
-    /// Those of [`Planner::plan`] and [`Plan::pack`];
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) if Y is empty for that X: its plan would pack
-    /// for the slowest algorithm.
+    /// Those of [`Planner::plan`] and [`Plan::pack`]; those of [`plan`](Self::plan) for the other shapes;
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) if there is no shape, or if Y is empty for the
+    /// first one: its plan would pack for the slowest algorithm.
     pub fn new(
         planner: Planner,
         operator: impl Into<Operator>,
-        usual: &[usize],
+        shapes: &[impl AsRef<[usize]>],
         w: &[T],
         bias: Option<&[T]>,
         most: NonZeroUsize,
     ) -> Result<Self, Error> {
         let operator = operator.into();
+        let Some(usual) = shapes.first().map(AsRef::as_ref) else {
+            bail!(InvalidShape, "{}: no shape of X is given", operator.op_name());
+        };
         let plan = planner.plan::<T>(operator.clone(), usual)?;
         if plan.geometry().output_len() == 0 {
             let (op, y) = (plan.geometry().op, plan.geometry().output_shape());
-            bail!(InvalidShape, "{op}: the usual X of shape {usual:?} gives a Y of shape {y:?}, which is empty");
+            bail!(InvalidShape, "{op}: the first X of shape {usual:?} gives a Y of shape {y:?}, which is empty");
         }
         let cache = Self::with_packed(planner, operator, plan.pack(w, bias)?, most);
         cache.keep(usual, plan);
+        for shape in &shapes[1..] {
+            cache.plan(shape.as_ref())?;
+        }
         Ok(cache)
     }
 

@@ -8,7 +8,6 @@ use crate::choice::Algorithm;
 use crate::exec::Line;
 use crate::lower::contract::Recipe;
 use crate::machine::Machine;
-use crate::spec::Op;
 use crate::units::{ByteCount, Count, Time};
 
 /// What the planner picked, and its verdict on each candidate.
@@ -31,7 +30,6 @@ use crate::units::{ByteCount, Count, Time};
 #[derive(Debug, Clone)]
 pub struct Explanation {
     pub(super) layer: String,
-    pub(super) op: Op,
     pub(super) macs: u128,
     /// Which taps are computed, if not all are.
     pub(super) taps: Option<String>,
@@ -48,13 +46,13 @@ pub struct Explanation {
 /// The planner's verdict on one candidate.
 ///
 /// ```
-/// use convoke::{Algorithm, Conv, Planner};
+/// use convoke::{Conv, Planner};
 ///
 /// # fn main() -> Result<(), convoke::Error> {
 /// let plan = Planner::new().plan::<f32>(Conv::new([64, 64, 3, 3]), &[1, 64, 56, 56])?;
-/// let verdict = plan.explain().verdicts().iter().find(|verdict| verdict.algorithm == Algorithm::Pointwise).unwrap();
+/// let verdict = plan.explain().verdicts().iter().find(|v| v.algorithm.name() == "transposed").unwrap();
 /// assert_eq!(verdict.cost, None);
-/// assert!(verdict.reason.contains("kernel 3"), "{}", verdict.reason);
+/// assert_eq!(verdict.reason, "only for ConvTranspose");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
@@ -158,8 +156,7 @@ impl Explanation {
         self.packed_bytes
     }
 
-    /// The candidates in the planner's order, the pick among them, and those that are only for the
-    /// other operator.
+    /// The candidates for the operator in the planner's order, the pick among them.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         &self.verdicts
@@ -201,9 +198,7 @@ impl Explanation {
         write!(f, "\n  workspace of a thread: {}", recipe.scratch)?;
         write!(f, "\n  machine {}", self.machine)?;
         write!(f, "\n  {} multiply-adds; the estimate: {}", self.macs, recipe.work)?;
-        let is_for = |algorithm: Algorithm| algorithm.only_for().is_none_or(|op| op == self.op);
-        let others = self.verdicts.iter().filter(|v| v.algorithm != self.picked && is_for(v.algorithm));
-        for verdict in others {
+        for verdict in self.verdicts.iter().filter(|verdict| verdict.algorithm != self.picked) {
             write!(f, "\n  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
         }
         Ok(())

@@ -11,8 +11,8 @@ use crate::units::Time;
 impl<T: Element> Plan<T> {
     /// What [`explain`](Plan::explain) keeps.
     pub(super) fn explained(&self) -> Explanation {
-        let (geometry, method) = (&self.geometry, self.method());
-        let (picked, cost) = (method.format.algorithm, method.cost);
+        let (geometry, method) = (&self.at_once, self.method());
+        let (picked, cost) = (method.algorithm, method.cost);
         let why = if method.is_measured { ", which was measured to be faster" } else { "" };
         let verdict = |Estimate { algorithm, cost: estimate }: &Estimate| {
             let reason = match estimate {
@@ -32,14 +32,13 @@ impl<T: Element> Plan<T> {
                 geometry.group,
                 geometry.output_shape()
             ),
-            op: geometry.op,
             macs: geometry.macs(),
             taps: self.live.as_ref().map(|(taps, _)| {
                 format!(
                     "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
                     taps.ranges,
                     taps.geometry.macs(),
-                    self.whole.format.algorithm
+                    self.whole.algorithm
                 )
             }),
             picked,

@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 
 use super::planner::Planner;
 use super::tune::Tuning;
-use super::{PackedWeights, Plan};
+use super::{PackedWeights, Plan, Run};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::reserved;
@@ -34,7 +34,7 @@ impl Planner {
     /// Those of [`plan`](Planner::plan).
     pub fn is_tuned<T: Element>(&self, operator: impl Into<Operator>, x_shape: &[usize]) -> Result<bool, Error> {
         let plan = self.plan::<T>(operator, x_shape)?;
-        Ok(self.measured_pick(&self.tuning_key::<T>(plan.geometry(), plan.isa())).is_some())
+        Ok(self.measured_pick(&self.tuning_key::<T>(&plan.at_once, plan.isa())).is_some())
     }
 
     /// Measures the candidates with the lowest estimates on made-up data, keeps the fastest in
@@ -99,7 +99,7 @@ impl Planner {
             rounds += 1;
         }
         let Some(fastest) = timed.into_iter().min_by_key(|candidate| candidate.fastest) else { return Ok(estimated) };
-        let key = self.tuning_key::<T>(geometry, estimated.isa());
+        let key = self.tuning_key::<T>(&estimated.at_once, estimated.isa());
         let picked = Tuning::of(&key, fastest.plan.algorithm());
         tuning.merge(picked.clone());
         self.clone().tuning(picked).plan(operator, x_shape)
@@ -123,7 +123,7 @@ impl<T: Element> TimedCandidate<T> {
     fn once(&mut self, x: &[T], y: &mut [MaybeUninit<T>], threads: Threads<'_>) -> Result<(), Error> {
         let y = &mut y[..self.plan.geometry().output_len()];
         let begin = Instant::now();
-        self.plan.run_uninit(x, &self.packed, None, y, &mut self.workspace, threads)?;
+        self.plan.run(Run::uninit(x, &self.packed, y).workspace(&mut self.workspace).threads(threads))?;
         self.fastest = self.fastest.min(begin.elapsed());
         Ok(())
     }

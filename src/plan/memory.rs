@@ -9,7 +9,6 @@ use core::ops::Range;
 use crate::exec::Line;
 
 /// The memory of packed values.
-#[derive(Clone)]
 pub(crate) enum PackedMemory {
     Owned(Vec<Line>),
     /// Lines of a file that is mapped, or of other memory of the caller.
@@ -29,7 +28,6 @@ impl PackedMemory {
 
 /// Lines of memory that others own.
 #[cfg(feature = "save")]
-#[derive(Clone)]
 pub(crate) struct SharedLines {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     /// In bytes.

@@ -11,13 +11,13 @@ mod measure;
 mod memory;
 mod packed;
 mod planner;
+mod run;
 #[cfg(feature = "save")]
 mod saved;
 mod tune;
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::mem::MaybeUninit;
 
 use convoke_kernels::{Isa, Real};
 use spin::Once;
@@ -26,21 +26,21 @@ pub use cache::PlanCache;
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
 pub use planner::Planner;
+pub use run::Run;
 pub use tune::Tuning;
 
 use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::error::{Error, bail};
-use crate::exec::region::{Region, Target};
 use crate::exec::split::{self, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
-use crate::lower::contract::{Addend, Io, Lowering, Recipe};
+use crate::lower::contract::{Lowering, Recipe};
 use crate::machine::Machine;
 use crate::units::Count;
 use crate::{Activation, Geometry};
 use explain::Estimate;
 use live::LiveTaps;
-use packed::{Format, Lineage, Live, Packing};
+use packed::{Format, Live, Packing, Parts};
 
 /// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
 /// over would cost as much as it saves.
@@ -52,7 +52,7 @@ const SERIAL_COST: f64 = 4e3;
 /// number of times.
 ///
 /// ```
-/// use convoke::{Conv, Planner, Threads, Workspace};
+/// use convoke::{Conv, Planner, Run, Workspace};
 ///
 /// # fn main() -> Result<(), convoke::Error> {
 /// let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]).pads([1, 1, 1, 1]), &[1, 3, 8, 8])?;
@@ -60,44 +60,15 @@ const SERIAL_COST: f64 = 4e3;
 /// let packed = plan.pack(&w, Some(&bias))?;
 /// let mut workspace = Workspace::for_plan(&plan)?;
 /// let mut y = vec![0.0; plan.geometry().output_len()];
-/// plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial)?;
+/// plan.run(Run::new(&x, &packed, &mut y).workspace(&mut workspace))?;
 /// assert_eq!(y[9], 0.5 * 27.0 + 0.25);
-/// # Ok(()) }
-/// ```
-///
-/// # Into the buffer of a concatenation
-/// X and Y are contiguous. The channels of one image are contiguous in a larger tensor, too, so a
-/// plan for one image can write them there, and read them likewise. A run for each image costs
-/// little more than one run for all, unless images are small.
-///
-/// ```
-/// use convoke::{Conv, Planner, Threads, Workspace};
-///
-/// # fn main() -> Result<(), convoke::Error> {
-/// let (images, channels, positions) = (2, [4, 6], 8 * 8);
-/// let x = vec![1.0; images * 3 * positions];
-/// let mut joined = vec![0.0; images * (channels[0] + channels[1]) * positions];
-/// for (first, count) in [(0, channels[0]), (channels[0], channels[1])] {
-///     let conv = Conv::new([count, 3, 1, 1]);
-///     let plan = Planner::new().plan::<f32>(conv, &[1, 3, 8, 8])?;
-///     let packed = plan.pack(&vec![count as f32; count * 3], None)?;
-///     let mut workspace = Workspace::for_plan(&plan)?;
-///     for (x, joined) in x.chunks(3 * positions).zip(joined.chunks_mut((channels[0] + channels[1]) * positions)) {
-///         let y = &mut joined[first * positions..(first + count) * positions];
-///         plan.run(x, &packed, y, &mut workspace, Threads::Serial)?;
-///     }
-/// }
-/// assert_eq!(joined[..4 * positions], [12.0; 4 * 64]);
-/// assert_eq!(joined[14 * positions..], [18.0; 6 * 64]);
 /// # Ok(()) }
 /// ```
 #[must_use]
 pub struct Plan<T: Element> {
-    /// That of the weights that it packs.
-    lineage: Lineage,
-    /// That of the weights that it was made for.
-    packed_for: Option<Lineage>,
     geometry: Geometry,
+    /// The part of the batch that is computed at once: all images, or one of them.
+    at_once: Geometry,
     /// The layer with all its taps: what every plan can pack.
     whole: Method<T>,
     /// What is run instead where some taps see padding alone.
@@ -116,6 +87,7 @@ pub struct Plan<T: Element> {
 
 /// How a layer is computed, and its weights packed.
 struct Method<T: Element> {
+    algorithm: Algorithm,
     format: Format,
     lowering: Tasks<dyn Lowering<T>>,
     recipe: Recipe,
@@ -143,13 +115,13 @@ impl<T: Element> Plan<T> {
     /// The algorithm.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
-        self.method().format.algorithm
+        self.method().algorithm
     }
 
     /// The instruction set of the kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {
-        self.whole.format.isa
+        self.whole.format.layer.isa
     }
 
     /// The name of the micro-kernel that does most of the work.
@@ -255,23 +227,22 @@ impl<T: Element> Plan<T> {
         let packing = |method: &Method<T>, w: &[T]| {
             Packing::new(&*method.lowering, &method.recipe, &method.format, w, self.bias_values(bias)?)
         };
-        let (mut whole, lineage) = (packing(&self.whole, w)?, self.lineage.clone());
+        let whole = packing(&self.whole, w)?;
         if !whole.is_finite {
-            whole = packing(self.exact(), w)?;
-            return Ok(PackedWeights { whole, live: None, lineage });
+            return Ok(Parts { whole: packing(self.exact(), w)?, live: None }.into());
         }
         let live = match &self.live {
             Some((taps, method)) => {
-                let packing = packing(method, &taps.select(&self.geometry, w)?)?;
+                let packing = packing(method, &taps.select(&self.at_once, w)?)?;
                 Some(Live { taps: taps.ranges.clone(), packing })
             }
             None => None,
         };
-        Ok(PackedWeights { whole, live, lineage })
+        Ok(Parts { whole, live }.into())
     }
 
-    /// Checks that a run accepts these weights: this plan packed them, or was made for them by
-    /// [`Planner::packed_for`].
+    /// Checks that a run accepts these weights: their layer, the ISA and the layout must be those that
+    /// the plan packs itself. Plans of the same layer on the same machine share weights.
     ///
     /// ```
     /// use convoke::{Conv, Planner};
@@ -281,175 +252,37 @@ impl<T: Element> Plan<T> {
     /// let small = planner.plan::<f32>(conv.clone(), &[1, 4, 16, 16])?;
     /// let packed = small.pack(&vec![0.5; 8 * 4 * 3 * 3], None)?;
     /// assert!(small.accepts(&packed).is_ok());
-    /// // Another plan might read another layout. It is refused although its layer is the same.
-    /// assert!(planner.plan::<f32>(conv.clone(), &[1, 4, 16, 16])?.accepts(&packed).is_err());
-    /// let large = planner.packed_for(&packed).plan::<f32>(conv, &[2, 4, 64, 64])?;
+    /// assert!(planner.plan::<f32>(conv.clone(), &[1, 4, 16, 16])?.accepts(&packed).is_ok());
+    /// // For other sizes, another layout may be the fastest, unless a plan is made for these weights.
+    /// let large = planner.packed_for(&packed).plan::<f32>(conv.clone(), &[2, 4, 64, 64])?;
     /// assert!(large.accepts(&packed).is_ok());
+    /// assert!(planner.plan::<f32>(conv.strides([2, 2]), &[1, 4, 16, 16])?.accepts(&packed).is_err());
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch), which names what differs.
     pub fn accepts(&self, packed: &PackedWeights<T>) -> Result<(), Error> {
-        if packed.lineage == self.lineage || Some(&packed.lineage) == self.packed_for.as_ref() {
+        let (op, format, own) = (self.geometry.op, &packed.parts.whole.format, &self.whole.format);
+        if let Some(difference) = format.layer.difference(&own.layer) {
+            bail!(PackedMismatch, "{op}: {difference}");
+        }
+        let reads_live = self.live.as_ref().is_none_or(|(taps, method)| {
+            let packed = packed.parts.live.as_ref();
+            packed.is_some_and(|packed| packed.taps == taps.ranges && packed.packing.format == method.format)
+        });
+        // Nothing reads the weights for an empty Y, and the definition's loops read all that are not
+        // finite.
+        let reads_any = self.geometry.output_len() == 0 || !packed.parts.whole.is_finite;
+        if reads_any || format == own && reads_live {
             return Ok(());
         }
-        let (op, format) = (self.geometry.op, &packed.whole.format);
-        match format.difference_of_layer::<T>(&self.geometry, self.isa()) {
-            Some(difference) => bail!(PackedMismatch, "{op}: {difference}"),
-            // They are W as it is, whichever plan packed them.
-            None if !packed.whole.is_finite => Ok(()),
-            None => bail!(
-                PackedMismatch,
-                "{op}: another plan packed the weights: pack with this plan, or make a plan for these weights"
-            ),
-        }
-    }
-
-    /// Computes Y from X, `(N, C, spatial...)`.
-    ///
-    /// It allocates nothing, with two exceptions. A run that enters a rayon pool from outside may
-    /// make rayon's queue allocate a block. The BLAS backends `gemm` and `matrixmultiply` allocate
-    /// in every run.
-    ///
-    /// The result is the same, bit for bit, for any number of threads.
-    ///
-    /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength),
-    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the plan does not
-    /// [accept](Plan::accepts) the weights, [`Threads`](crate::ErrorKind::Threads) if there are more threads than
-    /// the plan was made for, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
-    /// machine](Planner::machine) whose ISA this CPU lacks. Y is untouched then.
-    pub fn run(
-        &self,
-        x: &[T],
-        packed: &PackedWeights<T>,
-        y: &mut [T],
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<(), Error> {
-        self.fill(x, packed, Addend::None, Target::Init(y), workspace, threads).map(|_| ())
-    }
-
-    /// As [`run`](Self::run), with a tensor of Y's shape added before the activation.
-    ///
-    /// ```
-    /// use convoke::{Activation, Conv, Planner, Threads, Workspace};
-    ///
-    /// # fn main() -> Result<(), convoke::Error> {
-    /// let plan = Planner::new().activation(Activation::Relu).plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
-    /// let packed = plan.pack(&[2.0], None)?;
-    /// let (x, residual, mut y) = ([1.0, 2.0, 3.0], [10.0, 20.0, -30.0], [0.0; 3]);
-    /// plan.run_residual(&x, &packed, &residual, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
-    /// assert_eq!(y, [12.0, 24.0, 0.0]);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_residual(
-        &self,
-        x: &[T],
-        packed: &PackedWeights<T>,
-        residual: &[T],
-        y: &mut [T],
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<(), Error> {
-        self.fill(x, packed, Addend::Tensor(residual), Target::Init(y), workspace, threads).map(|_| ())
-    }
-
-    /// As [`run_residual`](Self::run_residual), with what Y holds before as the residual:
-    /// `y = activation(conv(x) + y)`. The bits are the same.
-    ///
-    /// ```
-    /// use convoke::{Activation, Conv, Planner, Threads, Workspace};
-    ///
-    /// # fn main() -> Result<(), convoke::Error> {
-    /// let plan = Planner::new().activation(Activation::Relu).plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
-    /// let packed = plan.pack(&[2.0], None)?;
-    /// let mut y = [10.0, 20.0, -30.0];
-    /// plan.run_in_place(&[1.0, 2.0, 3.0], &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
-    /// assert_eq!(y, [12.0, 24.0, 0.0]);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_in_place(
-        &self,
-        x: &[T],
-        packed: &PackedWeights<T>,
-        y: &mut [T],
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<(), Error> {
-        self.fill(x, packed, Addend::Output, Target::Init(y), workspace, threads).map(|_| ())
-    }
-
-    /// As [`run`](Self::run), into memory that need not be initialised: every element is written,
-    /// and the slice comes back initialised.
-    ///
-    /// ```
-    /// use convoke::{Conv, Planner, Threads, Workspace};
-    ///
-    /// # fn main() -> Result<(), convoke::Error> {
-    /// let plan = Planner::new().plan::<f32>(Conv::new([1, 1, 2]), &[1, 1, 4])?;
-    /// let packed = plan.pack(&[10.0, 1.0], None)?;
-    /// let mut memory = Vec::with_capacity(3); // not filled first
-    /// let y = &mut memory.spare_capacity_mut()[..3];
-    /// let mut workspace = Workspace::for_plan(&plan)?;
-    /// let y = plan.run_uninit(&[1.0, 2.0, 3.0, 4.0], &packed, None, y, &mut workspace, Threads::Serial)?;
-    /// assert_eq!(y, [12.0, 23.0, 34.0]);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_uninit<'y>(
-        &self,
-        x: &[T],
-        packed: &PackedWeights<T>,
-        residual: Option<&[T]>,
-        y: &'y mut [MaybeUninit<T>],
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<&'y mut [T], Error> {
-        self.fill(x, packed, residual.map_or(Addend::None, Addend::Tensor), Target::Uninit(y), workspace, threads)
-    }
-
-    fn fill<'y>(
-        &self,
-        x: &[T],
-        packed: &PackedWeights<T>,
-        residual: Addend<'_, T>,
-        y: Target<'y, T>,
-        workspace: &mut Workspace<'_>,
-        threads: Threads<'_>,
-    ) -> Result<&'y mut [T], Error> {
-        self.check_runnable()?;
-        let (geometry, op) = (&self.geometry, self.geometry.op);
-        self.check_input(x)?;
-        self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
-        if let Addend::Tensor(residual) = residual {
-            self.check_len("the residual", residual.len(), geometry.output_len(), || geometry.output_shape())?;
-        }
-        let (method, packed) = self.method_for(packed)?;
-        let slots = self.slots(method, threads)?;
-        let of_thread = method.recipe.scratch.lines();
-        let (has, needs) = (workspace.bytes(), slots * of_thread * size_of::<Line>());
-        if has < needs {
-            let has = workspace.description();
-            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
-        }
-        let (weights, bias) = (packed.values(), &*packed.bias);
-        let lowering = &method.lowering;
-        let run = |task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
-            lowering.run(task, &Io { x, weights, bias, residual, y: region }, scratch);
-        };
-        let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explain()));
-        Ok(y.fill(&proven, (threads, slots), (workspace.lines(), of_thread), &run))
+        let (packed, needed) = (packed.layout(), self.explain().layout());
+        bail!(
+            PackedMismatch,
+            "{op}: the weights are packed otherwise ({packed}) than the plan reads them ({needed}): pack with this \
+             plan, or make a plan for these weights"
+        )
     }
 
     /// What is run if all weights are finite.
@@ -459,21 +292,19 @@ impl<T: Element> Plan<T> {
 
     /// What is run if a weight is not finite.
     fn exact(&self) -> &Method<T> {
-        if self.whole.format.algorithm == Algorithm::Naive {
+        if self.whole.algorithm == Algorithm::NAIVE {
             return &self.whole;
         }
-        self.exact.call_once(|| Method::exact(&self.geometry, &self.machine, self.threads, self.activation))
+        self.exact.call_once(|| Method::exact(&self.at_once, &self.machine, self.threads, self.activation))
     }
 
     /// What is run on packed weights, and the part of them that it reads.
     fn method_for<'a>(&'a self, packed: &'a PackedWeights<T>) -> Result<(&'a Method<T>, &'a Packing<T>), Error> {
         self.accepts(packed)?;
-        Ok(match &self.live {
-            _ if !packed.whole.is_finite => (self.exact(), &packed.whole),
-            None => (&self.whole, &packed.whole),
-            Some((_, method)) => {
-                (method, &packed.live.as_ref().expect("accepted weights have what the plan reads").packing)
-            }
+        Ok(match (&self.live, &packed.parts.live) {
+            _ if !packed.parts.whole.is_finite => (self.exact(), &packed.parts.whole),
+            (Some((_, method)), Some(live)) => (method, &live.packing),
+            _ => (&self.whole, &packed.parts.whole),
         })
     }
 
@@ -595,7 +426,6 @@ mod tests {
         let mut plan = Planner::new().machine(machine).plan::<f32>(conv, &[1, 3, 8, 8]).unwrap();
         let (x, w) = (alloc::vec![1.0; 3 * 8 * 8], alloc::vec![1.0; 4 * 3 * 3 * 3]);
         let packed = plan.pack(&w, None).unwrap();
-        let mut workspace = Workspace::for_plan(&plan).unwrap();
         plan.is_runnable = false;
 
         assert!(alloc::format!("{:#}", plan.explain()).contains("machine zen5: portable, "));
@@ -605,14 +435,10 @@ mod tests {
             assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Unavailable, expected));
         };
         let mut y = alloc::vec![7.0; 4 * 8 * 8];
-        let residual = y.clone();
         refuses(plan.pack(&w, None).map(|_| ()));
-        refuses(plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial));
-        refuses(plan.run_residual(&x, &packed, &residual, &mut y, &mut workspace, Threads::Serial));
-        let mut fresh = alloc::vec![MaybeUninit::uninit(); y.len()];
-        refuses(plan.run_uninit(&x, &packed, None, &mut fresh, &mut workspace, Threads::Serial).map(|_| ()));
+        refuses(plan.run(Run::new(&x, &packed, &mut y)).map(|_| ()));
         // Before anything else is looked at, and without a trace.
-        refuses(plan.run(&[], &packed, &mut [], &mut workspace, Threads::Serial));
+        refuses(plan.run(Run::new(&[], &packed, &mut [])).map(|_| ()));
         assert!(y.iter().all(|y| *y == 7.0));
     }
 }

@@ -10,7 +10,6 @@ use core::ops::Range;
 use convoke_kernels::Isa;
 
 use super::memory::PackedMemory;
-use crate::choice::Algorithm;
 use crate::element::{Element, all_finite};
 use crate::error::Error;
 use crate::exec::{lines_for, reserved};
@@ -18,40 +17,12 @@ use crate::lower::contract::{Lowering, Recipe};
 use crate::lower::layout::WeightLayout;
 use crate::{DType, Geometry, Op};
 
-/// The plan that packed some weights. It accepts them, and so does a plan that
-/// [`Planner::packed_for`](crate::Planner::packed_for) made for them: both know their layout.
-#[derive(Debug, Clone)]
-pub(crate) struct Lineage(Arc<()>);
-
-impl Lineage {
-    /// One that nothing else is of.
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(()))
-    }
-}
-
-impl PartialEq for Lineage {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-/// Everything that packed weights depend on. The batch and the spatial size of X are not in it.
+/// Everything that packed weights depend on: weights are accepted where it is the same. The batch and
+/// the spatial size of X are not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Format {
-    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
-    pub(crate) dtype: DType,
-    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
-    pub(crate) op: Op,
-    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
-    pub(crate) algorithm: Algorithm,
-    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
-    pub(crate) isa: Isa,
-    pub(crate) group: usize,
-    pub(crate) weight_shape: Vec<usize>,
-    /// Stride and dilation of each spatial axis, because layouts by phases depend on them.
-    pub(crate) steps: Vec<(usize, usize)>,
+    pub(crate) layer: LayerOfWeights,
     pub(crate) layout: WeightLayout,
     /// Number of packed values.
     pub(crate) len: usize,
@@ -59,17 +30,37 @@ pub(crate) struct Format {
 
 impl Format {
     /// The format of weights for a layer.
-    pub(crate) fn new<T: Element>(geometry: &Geometry, isa: Isa, algorithm: Algorithm, recipe: &Recipe) -> Self {
+    pub(crate) fn new<T: Element>(geometry: &Geometry, isa: Isa, recipe: &Recipe) -> Self {
+        let layer = LayerOfWeights::new::<T>(geometry, isa);
+        Self { layer, layout: recipe.layout.clone(), len: recipe.packed_len }
+    }
+}
+
+/// What a caller states of the layer that weights are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct LayerOfWeights {
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
+    pub(crate) dtype: DType,
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
+    pub(crate) op: Op,
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
+    pub(crate) isa: Isa,
+    pub(crate) group: usize,
+    pub(crate) weight_shape: Vec<usize>,
+    /// Stride and dilation of each spatial axis, because layouts by phases depend on them.
+    pub(crate) steps: Vec<(usize, usize)>,
+}
+
+impl LayerOfWeights {
+    pub(crate) fn new<T: Element>(geometry: &Geometry, isa: Isa) -> Self {
         Self {
             dtype: T::DTYPE,
             op: geometry.op,
-            algorithm,
             isa,
             group: geometry.group,
             weight_shape: geometry.weight_shape(),
-            steps: steps(geometry),
-            layout: recipe.layout.clone(),
-            len: recipe.packed_len,
+            steps: geometry.axes.iter().map(|axis| (axis.stride, axis.dilation)).collect(),
         }
     }
 
@@ -84,31 +75,28 @@ impl Format {
         }
     }
 
-    /// The first difference between these weights and those of a layer, by what a caller states:
-    /// operator, W, attributes, type and ISA.
-    pub(crate) fn difference_of_layer<T: Element>(&self, geometry: &Geometry, isa: Isa) -> Option<String> {
+    /// The first difference between the layer of some weights and the one that needs them.
+    pub(crate) fn difference(&self, needed: &Self) -> Option<String> {
         let differ = |what: &str, packed: &dyn fmt::Display, needed: &dyn fmt::Display| {
             Some(format!("the weights were packed for {what} {packed}, the plan needs {needed}"))
         };
-        let weight_shape = geometry.weight_shape();
-        if self.dtype != T::DTYPE {
-            return differ("the element type", &self.dtype, &T::DTYPE);
+        if self.dtype != needed.dtype {
+            return differ("the element type", &self.dtype, &needed.dtype);
         }
-        if self.op != geometry.op {
-            return differ("the operator", &self.op, &geometry.op);
+        if self.op != needed.op {
+            return differ("the operator", &self.op, &needed.op);
         }
-        if self.weight_shape != weight_shape {
-            let packed = &self.weight_shape;
-            return Some(format!("the weights were packed for W of shape {packed:?}, the plan needs {weight_shape:?}"));
+        if self.weight_shape != needed.weight_shape {
+            let [packed, needed] = [self, needed].map(|layer| format!("{:?}", layer.weight_shape));
+            return differ("W of shape", &packed, &needed);
         }
-        if self.group != geometry.group {
-            return differ("group", &self.group, &geometry.group);
+        if self.group != needed.group {
+            return differ("group", &self.group, &needed.group);
         }
-        let needed = steps(geometry);
-        if self.steps.len() != needed.len() {
-            return differ("spatial axes", &self.steps.len(), &needed.len());
+        if self.steps.len() != needed.steps.len() {
+            return differ("spatial axes", &self.steps.len(), &needed.steps.len());
         }
-        for (axis, (packed, needed)) in self.steps.iter().zip(needed).enumerate() {
+        for (axis, (packed, needed)) in self.steps.iter().zip(&needed.steps).enumerate() {
             if packed.0 != needed.0 {
                 return differ(&format!("spatial axis {axis} with stride"), &packed.0, &needed.0);
             }
@@ -116,20 +104,14 @@ impl Format {
                 return differ(&format!("spatial axis {axis} with dilation"), &packed.1, &needed.1);
             }
         }
-        if self.isa != isa {
-            return differ("the ISA", &self.isa, &isa);
+        if self.isa != needed.isa {
+            return differ("the ISA", &self.isa, &needed.isa);
         }
         None
     }
 }
 
-/// Stride and dilation of each spatial axis.
-fn steps(geometry: &Geometry) -> Vec<(usize, usize)> {
-    geometry.axes.iter().map(|axis| (axis.stride, axis.dilation)).collect()
-}
-
 /// Packed weights in one format, as a lowering packed them.
-#[derive(Clone)]
 pub(crate) struct Packing<T: Element> {
     pub(crate) format: Format,
     pub(crate) memory: PackedMemory,
@@ -149,7 +131,7 @@ impl<T: Element> Packing<T> {
         bias: Vec<T::Acc>,
     ) -> Result<Self, Error> {
         let len = recipe.packed_len;
-        let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.op))?;
+        let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.layer.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
         let mut packing = Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite: false };
@@ -168,72 +150,84 @@ impl<T: Element> Packing<T> {
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
 ///
-/// They are accepted by the plan that packed them, and by plans that
-/// [`Planner::packed_for`](crate::Planner::packed_for) made for them: for X of another batch and
-/// spatial size. All other plans reject them, also those of the same layer
-/// ([`Plan::accepts`](crate::Plan::accepts)).
+/// They are accepted by every plan of the same layer and ISA whose kernels read the same layout
+/// ([`Plan::accepts`](crate::Plan::accepts)). Plans for X of another batch and spatial size may choose
+/// another layout, unless [`Planner::packed_for`](crate::Planner::packed_for) made them for these
+/// weights.
 ///
 /// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
 /// taps that it keeps, and all taps.
 ///
 /// Where a weight is not finite, a plan of any algorithm packs W as it is, and runs the loops of the
-/// definition on it, `naive`: that is right, and slow.
+/// definition on it: that is right, and slow ([`layout`](Self::layout) says so).
 ///
-/// Threads share them by reference; a clone copies them. W itself is not needed any more.
+/// A clone is the same memory: it takes no time. W itself is not needed any more.
 ///
 /// ```
-/// use convoke::{Conv, PackedWeights, Planner, Threads, Workspace};
+/// use convoke::{Conv, PackedWeights, Planner, Run};
 ///
 /// # fn main() -> Result<(), convoke::Error> {
 /// let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 1, 1]), &[1, 3, 8, 8])?;
 /// let packed: PackedWeights<f32> = plan.pack(&[0.5; 4 * 3], Some(&[1.0; 4]))?;
-/// assert_eq!(packed.algorithm(), plan.algorithm());
+/// assert_eq!(packed.layout(), plan.explain().layout());
 /// let mut y = vec![0.0; plan.geometry().output_len()];
-/// plan.run(&[2.0; 3 * 8 * 8], &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+/// plan.run(Run::new(&[2.0; 3 * 8 * 8], &packed, &mut y))?;
 /// assert_eq!(y[0], 4.0);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
+    pub(crate) parts: Arc<Parts<T>>,
+}
+
+/// What packed weights hold.
+pub(crate) struct Parts<T: Element> {
     /// All taps.
     pub(crate) whole: Packing<T>,
     /// Only the taps that meet input at the size of X that they were packed for. None if all taps
     /// do.
     pub(crate) live: Option<Live<T>>,
-    pub(crate) lineage: Lineage,
 }
 
 /// The taps that meet input, packed.
-#[derive(Clone)]
 pub(crate) struct Live<T: Element> {
     /// The taps of each spatial axis.
     pub(crate) taps: Vec<Range<usize>>,
     pub(crate) packing: Packing<T>,
 }
 
+impl<T: Element> From<Parts<T>> for PackedWeights<T> {
+    fn from(parts: Parts<T>) -> Self {
+        Self { parts: Arc::new(parts) }
+    }
+}
+
 impl<T: Element> PackedWeights<T> {
-    /// The algorithm that they are packed for: that of the plan, or `naive` if a weight is not
-    /// finite. Others may pack alike:
-    /// [`Planner::packed_for`](crate::Planner::packed_for) takes the cheapest of these.
+    /// How the values are laid out, as text: which plans [accept](crate::Plan::accepts) them depends on
+    /// it. It says so if a weight is not finite, because the loops of the definition run then.
     #[must_use]
-    pub fn algorithm(&self) -> Algorithm {
-        self.live.as_ref().map_or(&self.whole, |live| &live.packing).format.algorithm
+    pub fn layout(&self) -> String {
+        let layout = &self.parts.live.as_ref().map_or(&self.parts.whole, |live| &live.packing).format.layout;
+        match self.parts.whole.is_finite {
+            true => format!("{layout}"),
+            false => format!("{layout}, not all finite: run by the loops of the definition"),
+        }
     }
 
     /// Bytes of memory that they take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.whole.bytes() + self.live.as_ref().map_or(0, |live| live.packing.bytes())
+        self.parts.whole.bytes() + self.parts.live.as_ref().map_or(0, |live| live.packing.bytes())
     }
 }
 
 impl<T: Element> core::fmt::Debug for PackedWeights<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("PackedWeights")
-            .field("format", &self.whole.format)
-            .field("live", &self.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
+            .field("format", &self.parts.whole.format)
+            .field("live", &self.parts.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
             .field("bytes", &self.bytes())
-            .field("is_finite", &self.whole.is_finite)
+            .field("is_finite", &self.parts.whole.is_finite)
             .finish()
     }
 }
@@ -242,29 +236,15 @@ impl<T: Element> core::fmt::Debug for PackedWeights<T> {
 mod tests {
     use super::*;
 
-    /// Weights of a Conv of 8 filters of 4x3x3.
-    fn format(steps: Vec<(usize, usize)>) -> Format {
-        Format {
-            dtype: DType::F32,
-            op: Op::Conv,
-            algorithm: Algorithm::ImplicitGemm,
-            isa: Isa::Portable,
-            group: 1,
-            weight_shape: alloc::vec![8, 4, 3, 3],
-            steps,
-            layout: WeightLayout::Panels { mr: 4 },
-            len: 288,
-        }
-    }
-
     /// A saved description with fewer axes than W has was taken for that of any strides.
     #[test]
     fn a_list_of_strides_that_is_too_short_differs() {
         let geometry = crate::Conv::new([8, 4, 3, 3]).strides([1, 2]).geometry(&[1, 4, 9, 9]).unwrap();
-        let mut format = format(alloc::vec![(1, 1), (2, 1)]);
-        assert_eq!(format.difference_of_layer::<f32>(&geometry, Isa::Portable), None);
-        format.steps.pop();
-        let difference = format.difference_of_layer::<f32>(&geometry, Isa::Portable).unwrap();
+        let layer = LayerOfWeights::new::<f32>(&geometry, Isa::Portable);
+        let mut forged = layer.clone();
+        assert_eq!(forged.difference(&layer), None);
+        forged.steps.pop();
+        let difference = forged.difference(&layer).unwrap();
         assert!(difference.contains("spatial axes 1"), "{difference}");
     }
 }

@@ -12,7 +12,7 @@ use spin::Once;
 
 use super::explain::Estimate;
 use super::live::LiveTaps;
-use super::packed::{Format, Lineage};
+use super::packed::{Format, LayerOfWeights};
 use super::tune::TuningKey;
 use super::{Method, PackedWeights, Plan, Tuning};
 use crate::choice::{Accuracy, Algorithm};
@@ -49,12 +49,13 @@ pub struct Planner {
     accuracy: Accuracy,
     workspace_limit: usize,
     threads: usize,
+    separates_images: bool,
     activation: Activation,
     packed: Option<PackedFor>,
     tuning: Arc<Tuning>,
 }
 
-/// Whether the caller, weights that are packed, or a measurement have named an algorithm.
+/// Whether the caller or a measurement have named an algorithm, or the weights allow but one.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     None,
@@ -62,9 +63,6 @@ enum Wish {
     Prefer(Algorithm),
     /// Taken, or the plan fails.
     Force(Algorithm),
-    /// The weights are packed by this algorithm: one that packs like it is taken, or the plan
-    /// fails.
-    Packed(Algorithm),
     /// A weight is not finite: only the definition's loops are right.
     Exact,
 }
@@ -74,8 +72,7 @@ impl Wish {
     fn exclusion(self, algorithm: Algorithm) -> Option<&'static str> {
         match self {
             Self::Force(forced) if forced != algorithm => Some("another algorithm is forced"),
-            Self::Exact if algorithm != Algorithm::Naive => Some("a weight is not finite"),
-            Self::Packed(packed) if packed != algorithm => Some("another algorithm has packed the weights"),
+            Self::Exact if algorithm != Algorithm::NAIVE => Some("a weight is not finite"),
             _ => None,
         }
     }
@@ -87,7 +84,7 @@ impl Wish {
 
     /// Whether the plan fails unless one of the algorithms that are asked accepts.
     fn is_binding(self) -> bool {
-        matches!(self, Self::Force(_) | Self::Packed(_) | Self::Exact)
+        matches!(self, Self::Force(_) | Self::Exact)
     }
 }
 
@@ -98,7 +95,6 @@ struct PackedFor {
     whole: Format,
     live: Option<(Vec<Range<usize>>, Format)>,
     is_finite: bool,
-    lineage: Lineage,
 }
 
 impl Default for Planner {
@@ -124,6 +120,7 @@ impl Planner {
             accuracy: Accuracy::default(),
             workspace_limit: usize::MAX,
             threads: 1,
+            separates_images: false,
             activation: Activation::None,
             packed: None,
             tuning: Arc::default(),
@@ -190,6 +187,13 @@ impl Planner {
         self
     }
 
+    /// Computes the images of a batch one after the other, so that they may lie [a distance
+    /// apart](crate::Run::y_image_stride). It takes little more time, unless images are small.
+    pub fn separate_images(mut self, separates: bool) -> Self {
+        self.separates_images = separates;
+        self
+    }
+
     /// The activation behind bias and residual. A [`Clip`](Activation::Clip) with a bound that is
     /// NaN is an error of [`plan`](Planner::plan).
     pub fn activation(mut self, activation: Activation) -> Self {
@@ -233,10 +237,11 @@ impl Planner {
     /// Winograd's weights keep the tiles that they were packed for. So weights that were packed under
     /// [`Accuracy::Fast`] have its errors also in plans of [`Accuracy::Standard`]; plans of
     /// [`Accuracy::Strict`] refuse them. A plan whose Y is empty packs weights for the naive loops:
-    /// plans that accept them are slow.
+    /// plans that accept them are slow. Weights of a ConvTranspose that were packed for a single position
+    /// of X may serve such an X alone.
     ///
     /// ```
-    /// use convoke::{Conv, Planner, Threads, Workspace};
+    /// use convoke::{Conv, Planner, Run};
     ///
     /// # fn main() -> Result<(), convoke::Error> {
     /// let (conv, planner) = (Conv::new([8, 4, 3, 3]).pads([1, 1, 1, 1]), Planner::new());
@@ -245,17 +250,16 @@ impl Planner {
     ///
     /// let larger = planner.packed_for(&packed).plan::<f32>(conv, &[1, 4, 48, 40])?;
     /// let (x, mut y) = (vec![1.0; 4 * 48 * 40], vec![0.0; larger.geometry().output_len()]);
-    /// larger.run(&x, &packed, &mut y, &mut Workspace::for_plan(&larger)?, Threads::Serial)?;
+    /// larger.run(Run::new(&x, &packed, &mut y))?;
     /// assert!((y[41] - 0.5 * 4.0 * 9.0).abs() < 1e-4);
     /// # Ok(()) }
     /// ```
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
-        self.machine = self.machine.map(|machine| machine.with_isa(packed.whole.format.isa));
+        self.machine = self.machine.map(|machine| machine.with_isa(packed.parts.whole.format.layer.isa));
         self.packed = Some(PackedFor {
-            whole: packed.whole.format.clone(),
-            live: packed.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
-            is_finite: packed.whole.is_finite,
-            lineage: packed.lineage.clone(),
+            whole: packed.parts.whole.format.clone(),
+            live: packed.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
+            is_finite: packed.parts.whole.is_finite,
         });
         self
     }
@@ -283,11 +287,16 @@ impl Planner {
             bail!(InvalidAttribute, "{name}: {mistake}");
         }
         let machine = self.checked_machine(name)?;
-        let isa = machine.isa();
-        if let Some(packed) = &self.packed {
-            self.check_packed_for::<T>(packed, &geometry, isa)?;
+        if let Some(packed) = &self.packed
+            && let Some(difference) = packed.whole.layer.difference(&LayerOfWeights::new::<T>(&geometry, machine.isa()))
+        {
+            bail!(PackedMismatch, "{name}: {difference}");
         }
-        let layer = Layer { geometry: &geometry, machine };
+        let at_once = match self.separates_images && geometry.batch > 1 {
+            true => Geometry { batch: 1, ..geometry.clone() },
+            false => geometry.clone(),
+        };
+        let layer = Layer { geometry: &at_once, machine };
         // Where Y is empty, nothing reads the weights: any layout will do.
         let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0);
         let error = |Refusal { kind, reason }| Error::new(kind, format!("{name}: {reason}"));
@@ -304,7 +313,7 @@ impl Planner {
                 Err(refusal) => error(refusal),
             }
         })?;
-        Ok(self.finish(geometry, machine, picks))
+        Ok(self.finish(geometry, at_once, machine, picks))
     }
 
     /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a
@@ -333,7 +342,7 @@ impl Planner {
             };
             let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
             // Where Y has a single position, its stride counts as 1.
-            if format.difference_of_layer::<T>(&taps.geometry, layer.machine.isa()).is_some() {
+            if format.layer != LayerOfWeights::new::<T>(&taps.geometry, layer.machine.isa()) {
                 return None;
             }
             let pick = self.choose(&layer, Some(format), limit).ok()?;
@@ -356,22 +365,6 @@ impl Planner {
             Some(Absence::Cpu(_)) if self.may_lack_isa => Ok(machine),
             Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
             None => Ok(machine),
-        }
-    }
-
-    /// The rules of [`packed_for`](Planner::packed_for).
-    fn check_packed_for<T: Element>(&self, packed: &PackedFor, geometry: &Geometry, isa: Isa) -> Result<(), Error> {
-        let (op, whole) = (geometry.op, &packed.whole);
-        if let Some(difference) = whole.difference_of_layer::<T>(geometry, isa) {
-            bail!(PackedMismatch, "{op}: {difference}");
-        }
-        match self.algorithm {
-            Some(forced) if packed.is_finite && forced != whole.algorithm => bail!(
-                PackedMismatch,
-                "{op}: the algorithm {forced} is forced, which does not pack like {}, by which the weights are packed",
-                whole.algorithm
-            ),
-            _ => Ok(()),
         }
     }
 
@@ -402,7 +395,7 @@ impl Planner {
         let wish = match (self.algorithm, packed) {
             (_, Some(_)) if !is_finite => Wish::Exact,
             (Some(algorithm), _) => Wish::Force(algorithm),
-            (None, Some(format)) => Wish::Packed(format.algorithm),
+            (None, Some(_)) => Wish::None,
             (None, None) => {
                 let key = self.tuning_key::<T>(geometry, machine.isa());
                 self.measured_pick(&key).map_or(Wish::None, Wish::Prefer)
@@ -420,7 +413,11 @@ impl Planner {
                 Some(format!("{algorithm} cannot be used: {reason}"))
             };
             let refusals = estimates.iter().filter_map(refusal).collect::<Vec<_>>().join("; ");
-            let reason = if refusals.is_empty() { String::from("no algorithm can be used") } else { refusals };
+            let reason = match packed {
+                _ if !refusals.is_empty() => refusals,
+                Some(format) => format!("no algorithm can use the weights, which are packed {}", format.layout),
+                None => String::from("no algorithm can be used"),
+            };
             return Err(Refusal { kind: ErrorKind::Unavailable, reason });
         };
         // The layout is the same, so that only a forged file has another number of values.
@@ -437,9 +434,12 @@ impl Planner {
 
     /// Asks all candidates.
     fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish, limit: usize) -> Answers<'a, T> {
-        let mut answers = Answers { estimates: Vec::with_capacity(Algorithm::ALL.len()), best: None, too_large: None };
+        let mut answers = Answers { estimates: Vec::new(), best: None, too_large: None };
         for candidate in registry::candidates::<T>() {
             let algorithm = candidate.algorithm;
+            if !candidate.is_for(request.geometry.op) && self.algorithm != Some(algorithm) {
+                continue;
+            }
             let offer = match wish.exclusion(algorithm) {
                 Some(reason) => Err(String::from(reason)),
                 None => candidate.ask(request).and_then(|offer| self.within(limit, offer, &mut answers.too_large)),
@@ -485,17 +485,22 @@ impl Planner {
         recipe.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
     }
 
-    fn finish<T: Element>(&self, geometry: Geometry, machine: &Machine, picks: Picked<T>) -> Plan<T> {
+    fn finish<T: Element>(
+        &self,
+        geometry: Geometry,
+        at_once: Geometry,
+        machine: &Machine,
+        picks: Picked<T>,
+    ) -> Plan<T> {
         let isa = machine.isa();
-        let whole = picks.whole.method(&geometry, isa);
+        let whole = picks.whole.method(&at_once, isa);
         let live = picks.live.map(|(taps, choice)| {
             let method = choice.method(&taps.geometry, isa);
             (taps, method)
         });
         Plan {
-            lineage: Lineage::new(),
-            packed_for: self.packed.as_ref().map(|packed| packed.lineage.clone()),
             geometry,
+            at_once,
             whole,
             live,
             exact: Once::new(),
@@ -516,7 +521,8 @@ impl<T: Element> Method<T> {
             Request::<T> { geometry, machine, threads, activation, accuracy, task_bytes: usize::MAX, layout: None };
         let Offer { recipe, build } = exact::offer(&request);
         Self {
-            format: Format::new::<T>(geometry, machine.isa(), Algorithm::Naive, &recipe),
+            algorithm: Algorithm::NAIVE,
+            format: Format::new::<T>(geometry, machine.isa(), &recipe),
             lowering: tasks(build(), &recipe, geometry),
             cost: machine.nanoseconds(&recipe.work),
             recipe,
@@ -571,7 +577,7 @@ impl<T: Element> Picked<T> {
 
 /// What the candidates answered.
 struct Answers<'a, T: Element> {
-    /// One for each candidate, in their order.
+    /// One for each candidate of the operator, in their order.
     estimates: Vec<Estimate>,
     /// The best offer, and its place in the list.
     best: Option<(usize, Offer<'a, T>)>,
@@ -598,9 +604,9 @@ impl<T: Element> Pick<T> {
 
     /// The method; `geometry` is that of its request, as is the ISA.
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
-        let format = Format::new::<T>(geometry, isa, self.estimates[self.index].algorithm, &self.recipe);
-        let cost = self.cost();
+        let (algorithm, cost) = (self.estimates[self.index].algorithm, self.cost());
         let Self { estimates, is_measured, recipe, lowering, .. } = self;
-        Method { format, lowering, recipe, cost, estimates, is_measured }
+        let format = Format::new::<T>(geometry, isa, &recipe);
+        Method { algorithm, format, lowering, recipe, cost, estimates, is_measured }
     }
 }

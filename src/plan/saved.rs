@@ -29,12 +29,12 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Lineage, Live, Packing};
+use super::packed::{Format, Live, Packing, Parts as PackedParts};
 use super::{Method, PackedWeights, Plan};
-use crate::choice::Algorithm;
 use crate::element::{Element, all_finite};
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
+use crate::lower::layout::WeightLayout;
 
 /// The first bytes, by which a file is known.
 const MAGIC: [u8; 8] = *b"convoke\n";
@@ -71,7 +71,7 @@ impl Description {
         let head = lines_for::<u8>(HEAD + self.encoded()?.len());
         let formats = [Some(&self.whole), self.live.as_ref().map(|(_, format)| format)];
         let lines = formats.into_iter().flatten().fold(head, |lines, format| {
-            let bias = lines_for::<T::Acc>(format.out_channels().unwrap_or(usize::MAX));
+            let bias = lines_for::<T::Acc>(format.layer.out_channels().unwrap_or(usize::MAX));
             lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
         });
         Ok(lines.saturating_mul(LINE))
@@ -211,7 +211,7 @@ impl<T: Element> Plan<T> {
         if packed.description() != description {
             bail!(InvalidPacked, "{op}: the memory for packed weights does not keep what is written");
         }
-        Ok(PackedWeights { lineage: self.lineage.clone(), ..packed })
+        Ok(packed)
     }
 
     /// The description of weights that the plan packs, if all are finite.
@@ -249,7 +249,7 @@ impl<T: Element> PackedWeights<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let packings = [Some(&self.whole), self.live.as_ref().map(|live| &live.packing)];
+        let packings = [Some(&self.parts.whole), self.parts.live.as_ref().map(|live| &live.packing)];
         let description = self.description();
         let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
@@ -296,8 +296,8 @@ impl<T: Element> PackedWeights<T> {
     }
 
     fn description(&self) -> Description {
-        let live = self.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone()));
-        Description { whole: self.whole.format.clone(), live }
+        let live = self.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone()));
+        Description { whole: self.parts.whole.format.clone(), live }
     }
 
     /// Reads weights whose values at some bytes become what `memory` returns.
@@ -305,23 +305,24 @@ impl<T: Element> PackedWeights<T> {
         let (description, behind) = checked(bytes)?;
         let mut rest = Rest { passed: behind, bytes };
         let mut packing = |format: Format| {
-            if format.dtype != T::DTYPE {
-                bail!(InvalidPacked, "packed weights: they are of {}, not of {}", format.dtype, T::DTYPE);
+            let layer = &format.layer;
+            if layer.dtype != T::DTYPE {
+                bail!(InvalidPacked, "packed weights: they are of {}, not of {}", layer.dtype, T::DTYPE);
             }
-            if let Some(absence) = format.isa.absence() {
-                bail!(InvalidPacked, "packed weights: they are for the ISA {}: {absence}", format.isa);
+            if let Some(absence) = layer.isa.absence() {
+                bail!(InvalidPacked, "packed weights: they are for the ISA {}: {absence}", layer.isa);
             }
-            let Some(channels) = format.out_channels() else {
-                bail!(InvalidPacked, "packed weights: the shape {:?} is not that of a W", format.weight_shape);
+            let Some(channels) = layer.out_channels() else {
+                bail!(InvalidPacked, "packed weights: the shape {:?} is not that of a W", layer.weight_shape);
             };
             let bias = rest.values::<T::Acc>(channels)?;
             let bias = copied(&bytes[bias])?;
             let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
             let mut packing = Packing { format, memory, bias, is_finite: false };
             packing.is_finite = all_finite(packing.values());
-            if !packing.is_finite && packing.format.algorithm != Algorithm::Naive {
-                let algorithm = packing.format.algorithm;
-                bail!(InvalidPacked, "packed weights: not all are finite, which {algorithm} cannot compute");
+            if !packing.is_finite && packing.format.layout != WeightLayout::AsGiven {
+                let layout = &packing.format.layout;
+                bail!(InvalidPacked, "packed weights: not all are finite, and their layout is {layout}");
             }
             Ok(packing)
         };
@@ -334,7 +335,7 @@ impl<T: Element> PackedWeights<T> {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }
-        Ok(Self { whole, live, lineage: Lineage::new() })
+        Ok(PackedParts { whole, live }.into())
     }
 }
 

@@ -9,9 +9,8 @@ pub mod oracle;
 
 use std::fmt;
 
-use convoke::{
-    Activation, Algorithm, Blas, Element, Error, ErrorKind, Executor, Geometry, Isa, Op, Operator, Plan, Planner,
-};
+use convoke::{Activation, Algorithm, Element, Error, ErrorKind, Executor, Geometry, Isa, Op, Operator, Plan, Planner};
+use convoke_tools::named;
 
 pub use layers::Layer;
 pub use operands::Operands;
@@ -43,7 +42,7 @@ impl Combination {
     /// are left to the random layers, because they are slow.
     pub fn distinct() -> impl Iterator<Item = Self> {
         let first = Self::all().next().map(|combination| combination.isa).filter(|_| !is_short());
-        Self::all().filter(move |c| c.algorithm != Algorithm::Naive || Some(c.isa) == first)
+        Self::all().filter(move |c| c.algorithm != named("naive") || Some(c.isa) == first)
     }
 
     /// A planner that is forced to this combination.
@@ -86,12 +85,9 @@ impl Combination {
 
 /// The algorithms of this build.
 pub fn algorithms() -> impl Iterator<Item = Algorithm> {
-    let foreign =
-        [(Blas::Gemm, cfg!(feature = "blas-gemm")), (Blas::Matrixmultiply, cfg!(feature = "blas-matrixmultiply"))];
-    Algorithm::ALL.into_iter().filter(move |algorithm| match algorithm {
-        Algorithm::Im2col(blas) | Algorithm::Col2im(blas) => !foreign.contains(&(*blas, false)),
-        _ => true,
-    })
+    let lacking = [(":gemm", cfg!(feature = "blas-gemm")), (":matrixmultiply", cfg!(feature = "blas-matrixmultiply"))];
+    let is_built = move |a: &Algorithm| !lacking.iter().any(|(end, is_there)| a.name().ends_with(end) && !is_there);
+    Algorithm::all().filter(is_built)
 }
 
 /// The ISAs that this CPU has and this build includes.
@@ -103,15 +99,10 @@ pub fn isas() -> impl Iterator<Item = Isa> {
 /// reads too.
 pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
     // Winograd interleaves phases within vectors, and the shortest vectors have four lanes.
-    let is_woven = algorithm != Algorithm::Winograd
+    let is_woven = algorithm != named("winograd")
         || geometry.op == Op::Conv
         || geometry.axes.last().is_some_and(|axis| 4_usize.is_multiple_of(axis.stride));
     is_woven && algorithm.accepts(geometry).is_ok()
-}
-
-/// Whether an algorithm allocates in a run. It does if it multiplies by another crate.
-pub fn has_foreign_blas(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native)
 }
 
 /// Random layers for each algorithm, ISA and element type, unless the environment variable

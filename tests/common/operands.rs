@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use convoke::{Error, Geometry, PackedWeights, Plan, Threads, Workspace};
+use convoke::{Error, Geometry, PackedWeights, Plan, Run, Threads, Workspace};
 use convoke_tools::data::{Random, Scalar, uniform};
 
 /// The inputs of a run.
@@ -73,7 +73,7 @@ impl<T: Scalar> Operands<T> {
         let y = self.run_packed(plan, &packed, Threads::Serial).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
         if let Some(residual) = &self.residual {
             let (mut in_place, mut workspace) = (residual.clone(), Workspace::for_plan(plan).unwrap());
-            plan.run_in_place(&self.x, &packed, &mut in_place, &mut workspace, Threads::Serial).unwrap();
+            plan.run(Run::in_place(&self.x, &packed, &mut in_place).workspace(&mut workspace)).unwrap();
             assert_eq!(bits(&in_place), bits(&y), "with the residual in Y: {plan:?}");
         }
         y
@@ -89,7 +89,13 @@ impl<T: Scalar> Operands<T> {
         let mut memory = vec![NAN_BYTE; plan.workspace_bytes() + 63];
         let mut workspace = Workspace::borrowed(&mut memory);
         let mut y = vec![MaybeUninit::new(T::from_f64(f64::NAN)); plan.geometry().output_len()];
-        plan.run_uninit(&self.x, packed, self.residual.as_deref(), &mut y, &mut workspace, threads).map(|y| y.to_vec())
+        plan.run(
+            Run::uninit(&self.x, packed, &mut y)
+                .residual(self.residual.as_deref())
+                .workspace(&mut workspace)
+                .threads(threads),
+        )
+        .map(|y| y.to_vec())
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::f64::consts::PI;
 
 use crate::common::{Combination, Layer, Operands, is_short, isas, layer};
-use convoke::{Accuracy, Algorithm, Conv, ConvTranspose, Element, Geometry, Machine, Op, Plan, Planner, reference};
+use convoke::{Accuracy, Conv, ConvTranspose, Element, Geometry, Machine, Op, Plan, Planner, reference};
 use convoke_kernels::winograd::{Tile, filter_rows};
 use convoke_kernels::{Real, WinogradKernel, winograd_kernels};
 use convoke_tools::data::{Random, Scalar};
+use convoke_tools::named;
 
 /// The transforms of a tile along one axis: its finite points, in the order of its values. Infinity
 /// is the last value.
@@ -143,7 +144,7 @@ struct Worst {
 /// The factor of the bound, which a bound for one step of K is divided into by its operations.
 fn limit(accuracy: Accuracy) -> f64 {
     let geometry = Conv::new([1, 1, 1]).geometry(&[1, 1, 1]).unwrap();
-    reference::transform_tolerance::<f32>(&geometry, Algorithm::Winograd, accuracy, 1.0)
+    reference::transform_tolerance::<f32>(&geometry, named("winograd"), accuracy, 1.0)
         / ((1.0 + 1.0 / 192.0 + 64.0) * f32::UNIT_ROUNDOFF)
 }
 
@@ -331,7 +332,7 @@ fn kernel_of<T: Element>(plan: &Plan<T>) -> &'static WinogradKernel<T::Acc> {
 fn plans<T: Scalar>(layer: &Layer) -> Vec<(Plan<T>, Accuracy)> {
     let of = |isa, accuracy| {
         let tune = |planner: Planner| planner.accuracy(accuracy).machine(Machine::zen5().with_isa(isa));
-        Some((Combination { algorithm: Algorithm::Winograd, isa }.plan::<T>(layer, tune)?, accuracy))
+        Some((Combination { algorithm: named("winograd"), isa }.plan::<T>(layer, tune)?, accuracy))
     };
     isas()
         .flat_map(|isa| [Accuracy::Standard, Accuracy::Fast].map(|accuracy| (isa, accuracy)))

@@ -1,8 +1,7 @@
 //! Arrays of the crate `ndarray` (feature `ndarray`).
 
 use convoke::{
-    Activation, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, conv, conv_array, conv_transpose,
-    conv_transpose_array, f16,
+    Activation, Conv, ConvTranspose, ErrorKind, Planner, conv, conv_array, conv_transpose, conv_transpose_array, f16,
 };
 use ndarray::{Array, Array1, Array3, Array4, Array5, ArrayD, Axis, Dimension, s};
 
@@ -50,12 +49,11 @@ fn a_plan_runs_on_views_of_larger_arrays() {
     let (x, w) = (numbers((3, 2, 6, 6)), numbers((5, 2, 1, 1)));
     let plan = Planner::new().activation(Activation::Relu).plan::<f32>(Conv::new(w.shape()), &[1, 2, 6, 6]).unwrap();
     let packed = plan.pack_array(w.view(), Some(Array1::ones(5).view())).unwrap();
-    let mut workspace = Workspace::for_plan(&plan).unwrap();
     // The last five of eight channels: contiguous in one image.
     let mut joined = Array4::from_elem((3, 8, 6, 6), 7.0);
     for i in 0..3 {
         let (x, y) = (x.slice(s![i..=i, .., .., ..]), joined.slice_mut(s![i..=i, 3.., .., ..]));
-        plan.run_array(x, &packed, y, &mut workspace, Threads::Serial).unwrap();
+        plan.run(plan.arrays(x, &packed, None, y).unwrap()).unwrap();
     }
     let plain = conv_array(&Conv::new(w.shape()), x.view(), w.view(), Some(Array1::ones(5).view())).unwrap();
     assert_eq!(joined.slice(s![.., 3.., .., ..]), plain.mapv(|y| y.max(0.0)));
@@ -64,7 +62,7 @@ fn a_plan_runs_on_views_of_larger_arrays() {
     let residual = numbers((1, 5, 6, 6));
     let mut y = Array4::zeros((1, 5, 6, 6));
     let x = x.slice(s![..1, .., .., ..]);
-    plan.run_array_residual(x, &packed, residual.view(), y.view_mut(), &mut workspace, Threads::Serial).unwrap();
+    plan.run(plan.arrays(x, &packed, Some(residual.view()), y.view_mut()).unwrap()).unwrap();
     assert_eq!(y, (&plain.slice(s![..1, .., .., ..]) + &residual).mapv(|y| y.max(0.0)));
 }
 
@@ -81,37 +79,32 @@ fn wrong_shapes_and_layouts_are_refused() {
     let layer = Conv::new(w.shape());
     let plan = Planner::new().plan::<f32>(layer.clone(), x.shape()).unwrap();
     let packed = plan.pack_array(w.view(), None).unwrap();
-    let mut workspace = Workspace::for_plan(&plan).unwrap();
     let mut y = Array4::from_elem((1, 3, 4, 3), 7.0);
 
     let mut swapped = numbers((1, 2, 5, 6));
     swapped.swap_axes(2, 3);
     let message = "Conv: X has strides [60, 30, 1, 6], must be in standard layout: as_standard_layout() copies it";
-    assert_eq!(
-        refused(plan.run_array(swapped.view(), &packed, y.view_mut(), &mut workspace, Threads::Serial)),
-        message
-    );
+    assert_eq!(refused(plan.arrays(swapped.view(), &packed, None, y.view_mut())), message);
     assert_eq!(refused(conv_array(&layer, swapped.view(), w.view(), None)), message);
     let copy = swapped.as_standard_layout();
-    plan.run_array(copy.view(), &packed, y.clone().view_mut(), &mut workspace, Threads::Serial).unwrap();
+    plan.run(plan.arrays(copy.view(), &packed, None, y.clone().view_mut()).unwrap()).unwrap();
 
     let message = "Conv: X has shape [1, 2, 5, 5], must have [1, 2, 6, 5]";
     let part = x.slice(s![.., .., ..5, ..]);
-    assert_eq!(refused(plan.run_array(part, &packed, y.view_mut(), &mut workspace, Threads::Serial)), message);
+    assert_eq!(refused(plan.arrays(part, &packed, None, y.view_mut())), message);
     let mut small = Array4::from_elem((1, 3, 4, 2), 7.0);
     let message = "Conv: Y has shape [1, 3, 4, 2], must have [1, 3, 4, 3]";
-    assert_eq!(refused(plan.run_array(x.view(), &packed, small.view_mut(), &mut workspace, Threads::Serial)), message);
+    assert_eq!(refused(plan.arrays(x.view(), &packed, None, small.view_mut())), message);
     let mut backwards = y.view_mut();
     backwards.invert_axis(Axis(3));
-    let result = plan.run_array(x.view(), &packed, backwards, &mut workspace, Threads::Serial);
+    let result = plan.arrays(x.view(), &packed, None, backwards);
     assert_eq!(
         refused(result),
         "Conv: Y has strides [36, 12, 3, -1], must be in standard layout: as_standard_layout() copies it"
     );
     let wide = Array4::<f32>::zeros((1, 3, 4, 6));
     let every_second = wide.slice(s![.., .., .., ..;2]);
-    let result =
-        plan.run_array_residual(x.view(), &packed, every_second, y.view_mut(), &mut workspace, Threads::Serial);
+    let result = plan.arrays(x.view(), &packed, Some(every_second), y.view_mut());
     let message = refused(result);
     assert!(message.starts_with("Conv: the residual has strides ["), "{message}");
 

@@ -6,8 +6,9 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, Scoped, is_short, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Executor, Isa, Job, Planner, Threads, Workspace};
+use convoke::{Activation, Conv, ConvTranspose, DType, Executor, Isa, Job, Planner, Run, Threads, Workspace};
 use convoke_tools::data::Scalar;
+use convoke_tools::named;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Estimated nanoseconds below which a run stays on one thread.
@@ -153,7 +154,7 @@ fn check<T: Scalar>(isas: impl Fn(Isa) -> bool) {
         let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
         for combination in Combination::distinct().filter(|c| isas(c.isa)) {
             // The naive algorithm is slow, and does not depend on the type.
-            if combination.algorithm != Algorithm::Naive || T::DTYPE == DType::F32 {
+            if combination.algorithm != named("naive") || T::DTYPE == DType::F32 {
                 run_all(combination, &layer, &operands, &pools);
             }
         }
@@ -197,7 +198,7 @@ fn the_place_of_x_in_memory_changes_no_bit() {
             let x = &mut memory[begin..begin + operands.x.len()];
             x.copy_from_slice(&operands.x);
             let mut y = vec![0.0; geometry.output_len()];
-            plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+            plan.run(Run::new(x, &packed, &mut y).workspace(&mut workspace)).unwrap();
             assert_eq!(*expected.get_or_insert_with(|| y.clone()), y, "{combination}, X {begin} elements further on");
         }
     }

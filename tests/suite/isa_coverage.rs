@@ -4,14 +4,15 @@
 //! `CONVOKE_ENSURE_ISA` is a comma-separated list of tiers. The suite fails if one of them was
 //! not executed. It is for CI machines that must have certain CPUs.
 
-use crate::common::{Combination, Operands, Oracle, algorithms, has_foreign_blas, isas, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
+use crate::common::{Combination, Operands, Oracle, algorithms, isas, layer};
+use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_kernels::{
     channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
     weave_kernels, winograd_kernels,
 };
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
+use convoke_tools::{has_foreign_blas, named};
 
 pub(crate) const ENSURE: &str = "CONVOKE_ENSURE_ISA";
 
@@ -73,7 +74,7 @@ fn execute<T: Scalar>(isa: Isa) {
                 &operands.run(&plan),
             );
             assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
-            if combination.algorithm != Algorithm::Naive && !has_foreign_blas(combination.algorithm) {
+            if combination.algorithm != named("naive") && !has_foreign_blas(combination.algorithm) {
                 let kernel = plan.kernel();
                 let is_known = if T::DTYPE == convoke::DType::F64 {
                     is_kernel_of::<f64>(isa, kernel)

@@ -3,6 +3,7 @@
 
 use convoke::Absence;
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, Operator, Planner};
+use convoke_tools::named;
 
 /// A few layers of all kinds, with the shapes of their inputs.
 fn layers() -> [(Operator, Vec<usize>); 6] {
@@ -64,20 +65,19 @@ fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Ve
 fn caches_of_other_sizes_are_blocked_for() {
     // The L1 cache bounds the blocks of K. Up to 1 MiB of the L2 cache bounds the sums of a block
     // of columns.
-    let pointwise = blocking(Algorithm::Pointwise, &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
-    let blocks =
-        |k: usize, columns: usize| format!("K in blocks of {k}, columns in {columns} parts, weights in 1 part");
+    let pointwise = blocking(named("gemm"), &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
+    let blocks = |k: usize, columns: usize| format!("K in blocks of {k}, {columns} slabs, weights in 1 part");
     assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
     // Slabs are sized by the L2 cache.
     let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
-    let implicit = blocking(Algorithm::ImplicitGemm, &conv, [1, 64, 112, 112], "K in blocks");
+    let implicit = blocking(named("gemm"), &conv, [1, 64, 112, 112], "K in blocks");
     let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, weights in 1 part");
     assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
 
     // The planes of a unit are sized by the L1 cache.
     let conv = Conv::new([32, 1, 5, 5]).group(32).strides([4, 4]).pads([2, 2, 2, 2]);
-    let depthwise = blocking(Algorithm::Depthwise, &conv, [1, 32, 112, 112], "at a time");
+    let depthwise = blocking(named("depthwise"), &conv, [1, 32, 112, 112], "at a time");
     let strips =
         |count: usize, rows: usize| format!("at a time, {count} strips of {rows} rows, {} units in all", 32 * count);
     assert_eq!(depthwise, [strips(3, 12), strips(3, 12), strips(2, 15), strips(4, 9)]);
@@ -91,7 +91,7 @@ fn rates_of_other_caches_are_blocked_for() {
     for (rate, blocks) in [(9.0, ", 7 blocks of 2 x 14 tiles,"), (1.0, ", 4 blocks of 3 x 14 tiles,")] {
         let mut machine = Machine::emerald_rapids();
         machine.l3_bytes_per_cycle = rate;
-        let details = pick(machine, Algorithm::Winograd, conv.clone(), [1, 256, 56, 56]);
+        let details = pick(machine, named("winograd"), conv.clone(), [1, 256, 56, 56]);
         assert!(details.contains(blocks), "{rate}: {details}");
     }
 }
@@ -161,7 +161,7 @@ fn caches_of_every_size_that_is_accepted_have_plans() {
         let mut machine = Machine::no_l3().with_isa(Isa::Portable);
         (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes) = (l1, l2, l3);
         for (operator, x) in layers() {
-            for algorithm in Algorithm::ALL {
+            for algorithm in Algorithm::all() {
                 let planner = Planner::new().machine(machine.clone()).algorithm(algorithm).threads(3);
                 let _ = planner.plan::<f32>(operator.clone(), &x);
                 let _ = planner.plan::<f64>(operator.clone(), &x);

@@ -17,6 +17,7 @@ mod errors;
 mod errors_run;
 mod explanations;
 mod forged;
+mod images;
 mod isa_coverage;
 mod limits;
 mod lowerings;

@@ -1,9 +1,9 @@
 //! What first-time users met: mistakes that were let through, and messages that did not help.
 
 use convoke::{
-    Absence, Activation, Algorithm, Conv, ConvTranspose, Element, ErrorKind, Isa, Planner, Threads, Workspace, bf16,
-    f16,
+    Absence, Activation, Algorithm, Conv, ConvTranspose, Element, ErrorKind, Isa, Planner, Run, Workspace, bf16, f16,
 };
+use convoke_tools::named;
 
 /// The kind and the message of the error of a plan.
 fn refused<T: Element>(planner: &Planner, conv: Conv, x_shape: &[usize]) -> (ErrorKind, String) {
@@ -53,10 +53,10 @@ fn a_clip_by_nan_is_refused_in_every_type() {
 fn a_workspace_of_any_lifetime_grows() {
     fn run<T: Element>(plan: &convoke::Plan<T>, x: &[T], w: &[T], y: &mut [T], workspace: &mut Workspace<'_>) {
         workspace.grow_for(plan).unwrap();
-        plan.run(x, &plan.pack(w, None).unwrap(), y, workspace, Threads::Serial).unwrap();
+        plan.run(Run::new(x, &plan.pack(w, None).unwrap(), y).workspace(workspace)).unwrap();
     }
 
-    let planner = Planner::new().algorithm(Algorithm::ImplicitGemm);
+    let planner = Planner::new().algorithm(named("gemm"));
     let plan = planner.plan::<f32>(Conv::new([8, 4, 3, 3]).pads([1; 4]), &[1, 4, 9, 9]).unwrap();
     assert!(plan.workspace_bytes() > 64);
     let (x, w, mut y) = (vec![1.0; 4 * 81], vec![0.5; 8 * 4 * 9], vec![0.0; 8 * 81]);
@@ -80,7 +80,7 @@ fn names_are_parsed_in_upper_and_lower_case() {
             assert_eq!(name.parse(), Ok(isa));
         }
     }
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::all() {
         for name in [algorithm.name().to_uppercase(), algorithm.name().into()] {
             assert_eq!(name.parse(), Ok(algorithm));
         }

@@ -4,9 +4,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::common::{Operands, Oracle};
-use convoke::{
-    Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Operator, PlanCache, Planner, Threads, Workspace,
-};
+use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Operator, PlanCache, Planner, Run, Workspace};
+use convoke_tools::named;
 
 fn conv() -> Conv {
     Conv::new([12, 6, 3, 3]).pads([1; 4])
@@ -18,7 +17,7 @@ fn cache(most: usize) -> (PlanCache<f32>, Operands<f32>) {
     let weights = Operands::uniform(&geometry, 61).with_bias(&geometry);
     let most = NonZeroUsize::new(most).unwrap();
     let bias = weights.bias.as_deref();
-    (PlanCache::new(Planner::new().threads(2), conv(), &usual, &weights.w, bias, most).unwrap(), weights)
+    (PlanCache::new(Planner::new().threads(2), conv(), &[usual], &weights.w, bias, most).unwrap(), weights)
 }
 
 #[test]
@@ -39,7 +38,7 @@ fn eight_threads_get_right_results_for_a_hundred_shapes() {
                     let operands =
                         Operands { x: Operands::uniform(plan.geometry(), 62 + thread as u64).x, ..weights.clone() };
                     let mut y = vec![f32::NAN; plan.geometry().output_len()];
-                    plan.run(&operands.x, cache.packed(), &mut y, &mut workspace, Threads::Serial).unwrap();
+                    plan.run(Run::new(&operands.x, cache.packed(), &mut y).workspace(&mut workspace)).unwrap();
                     let oracle = Oracle::new(plan.geometry(), &operands);
                     assert_eq!(oracle.check(plan.algorithm(), Activation::None, &y), Ok(()), "{plan:?}");
                     assert!(cache.len() <= 40);
@@ -62,10 +61,10 @@ fn an_empty_batch_runs_over_weights_of_any_layout() {
     for (operator, usual) in layers {
         let w = vec![0.5_f32; operator.weight_shape().iter().product()];
         let most = NonZeroUsize::new(4).unwrap();
-        let cache = PlanCache::new(Planner::new(), operator, &usual, &w, None, most).unwrap();
+        let cache = PlanCache::new(Planner::new(), operator, &[usual], &w, None, most).unwrap();
         let empty = cache.plan(&[0, usual[1], usual[2], usual[3]]).unwrap();
         let mut workspace = Workspace::for_plan(&empty).unwrap();
-        empty.run(&[], cache.packed(), &mut [], &mut workspace, Threads::Serial).unwrap();
+        empty.run(Run::new(&[], cache.packed(), &mut []).workspace(&mut workspace)).unwrap();
     }
 }
 
@@ -89,20 +88,32 @@ fn errors_are_those_of_plans_and_are_not_kept() {
     }
     assert_eq!(cache.len(), 1);
     let most = NonZeroUsize::new(4).unwrap();
-    let error = PlanCache::<f32>::new(Planner::new(), conv(), &[1, 6, 9, 9], &[0.0; 5], None, most).unwrap_err();
+    let error = PlanCache::<f32>::new(Planner::new(), conv(), &[[1, 6, 9, 9]], &[0.0; 5], None, most).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BufferLength);
 }
 
 /// The list of plans must not take memory for plans that may never come.
 #[test]
 fn a_cache_for_any_number_of_plans_is_made_at_once() {
-    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f32>(conv(), &[1, 6, 9, 9]).unwrap();
+    let plan = Planner::new().algorithm(named("naive")).plan::<f32>(conv(), &[1, 6, 9, 9]).unwrap();
     let packed = Operands::uniform(plan.geometry(), 63).pack(&plan);
     let cache = PlanCache::with_packed(Planner::new(), conv(), packed, NonZeroUsize::MAX);
     assert!(cache.is_empty());
-    assert_eq!(cache.plan(&[1, 6, 9, 9]).unwrap().algorithm(), Algorithm::Naive);
+    assert_eq!(cache.plan(&[1, 6, 9, 9]).unwrap().algorithm(), named("naive"));
     assert!(cache.len() == 1 && !cache.is_empty());
     assert!(format!("{cache:?}").starts_with("PlanCache { plans: 1, packed: PackedWeights {"), "{cache:?}");
+}
+
+#[test]
+fn shapes_that_are_known_are_planned_at_once() {
+    let (most, w) = (NonZeroUsize::new(4).unwrap(), [0.0; 8 * 6 * 9]);
+    let conv = Conv::new([8, 6, 3, 3]);
+    let new = |shapes: &[[usize; 4]]| PlanCache::<f32>::new(Planner::new(), conv.clone(), shapes, &w, None, most);
+    let cache = new(&[[1, 6, 9, 9], [2, 6, 5, 7], [1, 6, 9, 9]]).unwrap();
+    assert_eq!(cache.len(), 2);
+    assert_eq!(new(&[[1, 6, 9, 9], [1, 5, 9, 9]]).unwrap_err().kind(), ErrorKind::InvalidShape);
+    let error = new(&[]).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidShape, "Conv: no shape of X is given"));
 }
 
 /// A plan whose Y is empty packs for the naive loops, and so would all others compute.
@@ -110,7 +121,7 @@ fn a_cache_for_any_number_of_plans_is_made_at_once() {
 fn an_empty_usual_shape_is_refused() {
     let (most, w) = (NonZeroUsize::new(4).unwrap(), [0.0; 8 * 6 * 9]);
     let conv = Conv::new([8, 6, 3, 3]);
-    let error = PlanCache::<f32>::new(Planner::new(), conv, &[0, 6, 9, 9], &w, None, most).unwrap_err();
-    let expected = "Conv: the usual X of shape [0, 6, 9, 9] gives a Y of shape [0, 8, 7, 7], which is empty";
+    let error = PlanCache::<f32>::new(Planner::new(), conv, &[[0, 6, 9, 9]], &w, None, most).unwrap_err();
+    let expected = "Conv: the first X of shape [0, 6, 9, 9] gives a Y of shape [0, 8, 7, 7], which is empty";
     assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidShape, expected));
 }

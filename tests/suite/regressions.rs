@@ -1,9 +1,10 @@
 //! One test for each bug that was found, with a description of the bug.
 
 use crate::common::operands::bits;
-use crate::common::{Combination, Context, Layer, Operands, Oracle, has_foreign_blas, is_short, isas, layer};
-use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, f16};
+use crate::common::{Combination, Context, Layer, Operands, Oracle, is_short, isas, layer};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Run, Workspace, f16};
 use convoke_tools::data::Scalar;
+use convoke_tools::{has_foreign_blas, named};
 
 /// Asserts that every algorithm that accepts the layer is right on it, in every element type.
 fn check(layer: &Layer) {
@@ -57,7 +58,7 @@ fn pointwise_with_a_last_block_of_channels_that_is_smaller_than_the_others() {
 /// plans for other input sizes rejected the weights.
 #[test]
 fn weights_packed_for_a_small_product_fit_a_wide_one() {
-    let planner = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
+    let planner = Planner::new().algorithm(named("im2col:native"));
     let conv = Conv::new([20, 6, 3, 3]).pads([1, 1, 1, 1]);
     let small = planner.plan::<f32>(conv.clone(), &[1, 6, 7, 9]).unwrap();
     let packed = small.pack(&vec![1.0; 20 * 6 * 9], None).unwrap();
@@ -75,7 +76,7 @@ fn col2im_sums_in_one_order_whatever_its_bands() {
     let geometry = conv.geometry(&[1, 24, 31, 29]).unwrap();
     let operands = Operands::<f32>::uniform(&geometry, 2);
     let run = |threads: usize| {
-        let planner = Planner::new().algorithm(Algorithm::Col2im(Blas::Native)).threads(threads);
+        let planner = Planner::new().algorithm(named("col2im:native")).threads(threads);
         operands.run(&planner.plan::<f32>(conv.clone(), &[1, 24, 31, 29]).unwrap())
     };
     assert!((2..=8).all(|threads| run(threads) == run(1)));
@@ -97,12 +98,12 @@ fn one_shot_calls_check_x_before_they_allocate() {
 fn no_channels_at_any_width() {
     for positions in 1..=400 {
         for m in 1..=3 {
-            for algorithm in [Algorithm::Pointwise, Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+            for algorithm in [named("gemm"), named("channel-gemm")] {
                 let plan =
                     Planner::new().algorithm(algorithm).plan::<f32>(Conv::new([m, 0, 1]), &[1, 0, positions]).unwrap();
                 let packed = plan.pack(&[], Some(&vec![1.5; m])).unwrap();
                 let mut y = vec![f32::NAN; m * positions];
-                plan.run(&[], &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+                plan.run(Run::new(&[], &packed, &mut y)).unwrap();
                 assert!(y.iter().all(|y| *y == 1.5), "{algorithm}, {m} channels, {positions} positions");
             }
         }
@@ -125,7 +126,7 @@ fn absurd_channel_counts_are_planned_or_refused_at_once() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn absurd_workspaces_exceed_the_limit() {
-    for algorithm in Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Naive) {
+    for algorithm in Algorithm::all().filter(|a| *a != named("naive")) {
         let planner = Planner::new().algorithm(algorithm).workspace_limit(1_000_000);
         assert!(planner.plan::<f64>(Conv::new([1, 1 << 57, 1]), &[1, 1 << 57, 1]).is_err(), "{algorithm}");
         assert!(planner.plan::<f64>(ConvTranspose::new([1 << 57, 1, 1]), &[1, 1 << 57, 1]).is_err(), "{algorithm}");
@@ -139,7 +140,7 @@ fn absurd_workspaces_exceed_the_limit() {
 fn planes_of_wrapping_size_are_refused() {
     let far = 6_148_914_691_236_517_204;
     let conv = Conv::new([1, 1, 2, 2]).dilations([2, far]).pads([2, far, 0, 0]);
-    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+    for algorithm in [named("gemm"), named("channel-gemm")] {
         assert!(Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 1, 1]).is_err(), "{algorithm}");
     }
 }
@@ -150,7 +151,7 @@ fn plans_for_absurd_thread_counts_are_made() {
     for threads in [Planner::MOST_THREADS, Planner::MOST_THREADS - 1] {
         let free = Planner::new().threads(threads);
         // An algorithm may need more than each thread's share of the workspace.
-        for planner in Algorithm::ALL.map(|algorithm| free.clone().algorithm(algorithm)) {
+        for planner in Algorithm::all().map(|algorithm| free.clone().algorithm(algorithm)) {
             let _ = planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 9, 9]);
             let _ = planner.plan::<f32>(ConvTranspose::new([8, 8, 2, 2]), &[1, 8, 9, 9]);
         }
@@ -165,14 +166,14 @@ fn plans_for_absurd_thread_counts_are_made() {
 #[cfg(target_pointer_width = "64")]
 fn huge_axes_beside_an_empty_one() {
     let (huge, mut runs) = (1 << 40, 0);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::all() {
         let conv = Conv::new([2, 1, 1, 1, 1]).pads([1, 0, 0, 1, 0, 0]);
         // Two images are too large to be stored with their padding, and are only planned. An
         // empty image is run.
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 0, huge, huge]);
         let Ok(plan) = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[0, 1, 0, huge, 1]) else { continue };
         let packed = plan.pack(&[1.0, 1.0], None).unwrap();
-        plan.run(&[], &packed, &mut [], &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+        plan.run(Run::new(&[], &packed, &mut [])).unwrap();
         runs += 1;
     }
     assert!(runs > 0);
@@ -191,10 +192,10 @@ fn absurd_kernels_beside_zero_channels_are_refused() {
 #[test]
 fn packed_for_followed_by_another_algorithm() {
     let conv = Conv::new([4, 4, 1, 1]);
-    for packed_by in [Algorithm::Naive, Algorithm::Pointwise, Algorithm::ChannelGemm] {
+    for packed_by in [named("naive"), named("gemm"), named("channel-gemm")] {
         let plan = Planner::new().algorithm(packed_by).plan::<f32>(conv.clone(), &[1, 4, 5, 5]).unwrap();
         let packed = plan.pack(&[0.5; 16], None).unwrap();
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::all() {
             let _ = Planner::new().packed_for(&packed).algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 4, 6, 6]);
         }
     }
@@ -210,10 +211,10 @@ fn naive_rounds_once() {
         [1.0, 1.0, 2.0_f64.powi(-20)],
     );
     let w = w.map(f16::from_f64);
-    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f16>(Conv::new([1, 3, 1]), &[1, 3, 1]).unwrap();
+    let plan = Planner::new().algorithm(named("naive")).plan::<f16>(Conv::new([1, 3, 1]), &[1, 3, 1]).unwrap();
     let packed = plan.pack(&w, None).unwrap();
     let mut y = [f16::ZERO];
-    plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+    plan.run(Run::new(&x, &packed, &mut y)).unwrap();
     assert_eq!(y[0].to_f64(), 1.0 + 2.0_f64.powi(-10));
 }
 
@@ -224,7 +225,7 @@ fn naive_rounds_once() {
 fn phases_of_long_strides_are_not_searched_for() {
     let kernel = if is_short() { 50_000_usize } else { 200_000 };
     let begin = std::time::Instant::now();
-    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+    for algorithm in [named("gemm"), named("channel-gemm")] {
         let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
     }
@@ -254,7 +255,7 @@ fn col2im_with_slices_too_large_for_one_band() {
         let oracle = Oracle::new(&geometry, &operands);
         let mut expected = None;
         for threads in [1, 4] {
-            let planner = Planner::new().algorithm(Algorithm::Col2im(Blas::Native)).threads(threads);
+            let planner = Planner::new().algorithm(named("col2im:native")).threads(threads);
             let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
             assert!(plan.workspace_bytes() < threads * (8 << 20), "{plan:?}");
             let y = operands.run(&plan);
@@ -276,20 +277,20 @@ fn col2im_with_bands_that_no_input_reaches() {
         far - 1,
         0,
     ]);
-    for blas in [Blas::Native, Blas::Gemm, Blas::Matrixmultiply] {
-        let planner = Planner::new().algorithm(Algorithm::Col2im(blas));
+    for name in ["col2im:native", "col2im:gemm", "col2im:matrixmultiply"] {
+        let planner = Planner::new().algorithm(named(name));
         let plan = match planner.plan::<f32>(conv.clone(), &[1, 1, 1, 1024]) {
             Ok(plan) => plan,
             Err(error) => {
-                assert!(blas != Blas::Native && error.to_string().contains("Cargo feature"), "{error}");
+                assert!(name != "col2im:native" && error.to_string().contains("Cargo feature"), "{error}");
                 continue;
             }
         };
         assert_eq!(plan.geometry().output_shape(), [1, 1, 1, 1024]);
         let packed = plan.pack(&[2.0], Some(&[0.5])).unwrap();
         let mut y = vec![f32::NAN; 1024];
-        plan.run(&[1.0; 1024], &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
-        assert!(y.iter().all(|y| *y == 0.5), "{blas:?}");
+        plan.run(Run::new(&[1.0; 1024], &packed, &mut y)).unwrap();
+        assert!(y.iter().all(|y| *y == 0.5), "{name}");
     }
 }
 
@@ -310,7 +311,7 @@ fn a_moderate_workspace_limit_does_not_lead_to_the_naive_loops() {
         for isa in isas() {
             let planner = Planner::new().isa(isa).workspace_limit(LIMIT);
             let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
-            assert_ne!(plan.algorithm(), Algorithm::Naive, "{isa}: {layer}: {}", plan.explain());
+            assert_ne!(plan.algorithm(), named("naive"), "{isa}: {layer}: {}", plan.explain());
             assert!(plan.workspace_bytes() <= LIMIT, "{isa}: {layer}");
         }
     }
@@ -324,7 +325,7 @@ fn a_workspace_limit_does_not_change_a_bit() {
     fn check_type<T: Scalar>(layer: &Layer) -> usize {
         let operands = Operands::<T>::uniform(&layer.geometry(), 7);
         // The foreign backends promise nothing, and the naive loops have no scratch.
-        let is_held = |c: &Combination| c.algorithm != Algorithm::Naive && !has_foreign_blas(c.algorithm);
+        let is_held = |c: &Combination| c.algorithm != named("naive") && !has_foreign_blas(c.algorithm);
         let parts: &[usize] = if is_short() { &[3] } else { &[2, 3, 5, 8] };
         let mut smaller = 0;
         for combination in Combination::all().filter(is_held) {
@@ -388,12 +389,12 @@ fn zeros_keep_their_sign_however_rows_are_shared() {
     for isa in isas() {
         let mut expected: Option<Vec<u64>> = None;
         for threads in [1, 2, 4, 100] {
-            let planner = Planner::new().isa(isa).algorithm(Algorithm::Depthwise).threads(threads);
+            let planner = Planner::new().isa(isa).algorithm(named("depthwise")).threads(threads);
             let plan = planner.plan::<f32>(conv.clone(), &[1, 1, 56, 40]).unwrap();
             let packed = plan.pack(&w, Some(&[-0.0])).unwrap();
             let mut workspace = Workspace::for_plan(&plan).unwrap();
             let mut y = vec![1.0; x.len()];
-            plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+            plan.run(Run::new(&x, &packed, &mut y).workspace(&mut workspace)).unwrap();
             assert!(y[..40].iter().all(|y| y.is_sign_negative()), "{isa}: {plan:?}");
             let y = bits(&y);
             assert_eq!(*expected.get_or_insert_with(|| y.clone()), y, "{isa}, {threads} threads");
@@ -462,7 +463,7 @@ fn estimates_of_huge_layers_do_not_overflow() {
         0,
         4,
     ]);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::all() {
         // They are too large to be run.
         let planner = Planner::new().algorithm(algorithm);
         let _ = planner.plan::<f32>(transposed.clone(), &[1 << 40, 0, 8, 1 << 48]);
@@ -471,7 +472,7 @@ fn estimates_of_huge_layers_do_not_overflow() {
     let _plan = Planner::new().plan::<f32>(transposed, &[1 << 40, 0, 8, 1 << 48]).unwrap();
     let _plan = Planner::new().plan::<f32>(conv, &[1, 16, 2, 0, 3, 0]).unwrap();
     // Threads that share out the weights would each pack all of X. The second layer exceeds 32 bits.
-    let pointwise = |threads: usize| Planner::new().algorithm(Algorithm::Pointwise).threads(threads);
+    let pointwise = |threads: usize| Planner::new().algorithm(named("gemm")).threads(threads);
     let _ = pointwise(4096).plan::<f16>(Conv::new([1 << 17, 1 << 31, 1]), &[1, 1 << 31, 1 << 21]);
     let _plan = pointwise(17).plan::<f16>(Conv::new([128, 1024, 1, 1]), &[1, 1024, 500, 500]).unwrap();
 }
@@ -491,13 +492,13 @@ fn winograd_tries_no_more_images_than_a_block_has() {
 fn the_naive_loops_take_the_time_of_products_that_exist() {
     let begin = std::time::Instant::now();
     let layer = layer(ConvTranspose::new([1, 1, 30_000]).strides([30_000]), [1, 1, 4]);
-    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    let plan = Planner::new().algorithm(named("naive")).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
     let operands = Operands::uniform(plan.geometry(), 71);
     let y = operands.run(&plan);
     assert_eq!((y[0], y[119_999]), (operands.x[0] * operands.w[0], operands.x[3] * operands.w[29_999]));
     // The taps of the first axis were tried where the second one had none.
     let layer = self::layer(ConvTranspose::new([1, 1, 1000, 1]).strides([1, 100]), [1, 1, 1000, 4]);
-    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    let plan = Planner::new().algorithm(named("naive")).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
     let operands = Operands::uniform(plan.geometry(), 72);
     let y = operands.run(&plan);
     assert_eq!((y[0], y[1]), (operands.x[0] * operands.w[0], 0.0));

@@ -4,8 +4,8 @@
 
 use crate::common::Scoped;
 use convoke::{
-    Activation, Algorithm, Conv, ConvTranspose, Element, Isa, Machine, Operator, Planner, Threads, Workspace, bf16,
-    f16, reference,
+    Activation, Algorithm, Conv, ConvTranspose, Element, Isa, Machine, Operator, Planner, Run, Threads, Workspace,
+    bf16, f16, reference,
 };
 use convoke_tools::check::usual_transform_error;
 
@@ -36,7 +36,7 @@ fn check<T: Element + From<f16>>(activation: Activation) {
     let mut machine = Machine::zen5().with_isa(Isa::Portable);
     machine.clock_ghz = 0.001;
     for (operator, x_shape) in layers() {
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::all() {
             let planner =
                 Planner::new().machine(machine.clone()).algorithm(algorithm).activation(activation).threads(2);
             let Ok(plan) = planner.plan::<T>(operator.clone(), &x_shape) else { continue };
@@ -51,9 +51,15 @@ fn check<T: Element + From<f16>>(activation: Activation) {
             let packed = plan.pack(&w, Some(&bias)).unwrap();
             let workspace = &mut Workspace::for_plan(&plan).unwrap();
             let mut y = vec![T::default(); geometry.output_len()];
-            plan.run_residual(&x, &packed, &residual, &mut y, workspace, Threads::Executor(&two)).unwrap();
+            plan.run(
+                Run::new(&x, &packed, &mut y)
+                    .residual(Some(&residual))
+                    .workspace(workspace)
+                    .threads(Threads::Executor(&two)),
+            )
+            .unwrap();
             let mut in_place = residual.clone();
-            plan.run_in_place(&x, &packed, &mut in_place, workspace, Threads::Serial).unwrap();
+            plan.run(Run::in_place(&x, &packed, &mut in_place).workspace(workspace)).unwrap();
             assert!(y == in_place, "{plan:?}");
             if activation == Activation::None {
                 let wide = reference::wide_magnitudes(geometry, &x, &w);
@@ -72,12 +78,12 @@ fn check<T: Element + From<f16>>(activation: Activation) {
                 let loaded = convoke::PackedWeights::<T>::from_bytes(&packed.to_bytes().unwrap()).unwrap();
                 let plan = planner.packed_for(&loaded).plan::<T>(operator.clone(), &x_shape).unwrap();
                 let mut again = vec![T::default(); y.len()];
-                plan.run_residual(&x, &loaded, &residual, &mut again, workspace, Threads::Serial).unwrap();
+                plan.run(Run::new(&x, &loaded, &mut again).residual(Some(&residual)).workspace(workspace)).unwrap();
                 assert!(y == again, "{plan:?}");
             }
         }
     }
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::all() {
         // Algorithms over other crates may not be in the build.
         let is_foreign = algorithm.name().ends_with(":gemm") || algorithm.name().ends_with(":matrixmultiply");
         assert!(is_foreign || seen.contains(&algorithm), "{algorithm} did not run");
@@ -124,6 +130,6 @@ fn bf16_runs_on_tiny_layers() {
     let (x, w) = ([1.0, 2.0, 3.0].map(bf16::from_f64), [1.0, 10.0].map(bf16::from_f64));
     let mut y = [bf16::ZERO; 2];
     let packed = plan.pack(&w, None).unwrap();
-    plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+    plan.run(Run::new(&x, &packed, &mut y)).unwrap();
     assert_eq!(y.map(bf16::to_f64), [21.0, 32.0]);
 }

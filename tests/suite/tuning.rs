@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Executor, Planner, Threads, Tuning, f16};
+use convoke_tools::named;
 
 const X: [usize; 4] = [1, 6, 12, 12];
 
@@ -53,7 +54,7 @@ fn what_is_measured_is_kept_saved_and_loaded() {
 #[test]
 fn a_measured_pick_goes_before_estimates_for_its_layer_alone() {
     let planner = Planner::new();
-    let slow = Algorithm::Naive;
+    let slow = named("naive");
     let tuned = planner.clone().tuning(with(&planner, slow));
     let plan = tuned.plan::<f32>(conv(), &X).unwrap();
     assert_eq!(plan.algorithm(), slow);
@@ -65,7 +66,7 @@ fn a_measured_pick_goes_before_estimates_for_its_layer_alone() {
         tuned.plan::<f32>(conv(), &[2, 6, 12, 12]).unwrap().algorithm(),
         tuned.plan::<f32>(conv().dilations([2, 2]), &X).unwrap().algorithm(),
         tuned.clone().accuracy(convoke::Accuracy::Strict).plan::<f32>(conv(), &X).unwrap().algorithm(),
-        tuned.clone().algorithm(Algorithm::ImplicitGemm).plan::<f32>(conv(), &X).unwrap().algorithm(),
+        tuned.clone().algorithm(named("gemm")).plan::<f32>(conv(), &X).unwrap().algorithm(),
     ] {
         assert_ne!(other, slow);
     }
@@ -87,9 +88,9 @@ fn a_measured_pick_beyond_the_limit_is_not_taken() {
 #[test]
 fn tuning_measures_what_is_forced_too() {
     let mut tuning = Tuning::default();
-    let planner = Planner::new().algorithm(Algorithm::ImplicitGemm);
+    let planner = Planner::new().algorithm(named("gemm"));
     let plan = planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap();
-    assert_eq!((plan.algorithm(), tuning.len()), (Algorithm::ImplicitGemm, 1));
+    assert_eq!((plan.algorithm(), tuning.len()), (named("gemm"), 1));
     // Picks are kept by the number of threads, and must have been measured on as many.
     let other = planner.threads(2).tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap_err();
     assert_eq!((other.kind(), tuning.len()), (ErrorKind::Threads, 1));
@@ -126,10 +127,10 @@ fn tuning_runs_several_candidates_several_times() {
 #[test]
 fn the_later_of_two_tunings_counts() {
     let planner = Planner::new();
-    let mut tuning = with(&planner, Algorithm::Naive);
-    tuning.merge(with(&planner, Algorithm::ImplicitGemm));
+    let mut tuning = with(&planner, named("naive"));
+    tuning.merge(with(&planner, named("gemm")));
     assert_eq!(tuning.len(), 1);
-    assert_eq!(planner.tuning(tuning).plan::<f32>(conv(), &X).unwrap().algorithm(), Algorithm::ImplicitGemm);
+    assert_eq!(planner.tuning(tuning).plan::<f32>(conv(), &X).unwrap().algorithm(), named("gemm"));
 }
 
 #[test]

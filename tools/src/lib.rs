@@ -28,3 +28,20 @@ pub mod plans;
 pub mod realistic;
 pub mod shapes;
 pub mod timing;
+
+use convoke::Algorithm;
+
+/// The algorithm of a name.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn named(name: &str) -> Algorithm {
+    name.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Whether an algorithm multiplies by another crate.
+#[must_use]
+pub fn has_foreign_blas(algorithm: Algorithm) -> bool {
+    ["gemm", "matrixmultiply"].iter().any(|blas| algorithm.name().ends_with(&format!(":{blas}")))
+}

@@ -23,7 +23,7 @@ pub(crate) struct Choice {
     /// Plan for a named machine: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this one]
     #[arg(long, value_parser = parse_machine)]
     pub(crate) machine: Option<Machine>,
-    /// Force an algorithm, such as im2col:native or pointwise [default: the planner's pick]
+    /// Force an algorithm, such as im2col:native or gemm [default: the planner's pick]
     #[arg(long)]
     pub(crate) algorithm: Option<Algorithm>,
     /// How far a result may be from the exact one [default: standard]

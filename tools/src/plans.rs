@@ -14,11 +14,10 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use convoke::Absence;
-use convoke::{
-    Activation, Algorithm, Blas, Isa, Machine, Operator, PackedWeights, Plan, Planner, Threads, Workspace, f16,
-};
+use convoke::{Activation, Isa, Machine, Operator, PackedWeights, Plan, Planner, Run, Threads, Workspace, f16};
 
 use crate::data::{Operands, Scalar, uniform};
+use crate::has_foreign_blas;
 use crate::{hard, shapes};
 
 /// Numbers of threads that each layer is planned for.
@@ -251,10 +250,10 @@ fn hashes<T: Scalar>(layer: &PlannedLayer, isa: Isa, activation: Activation, tea
     let mut hashes = Vec::new();
     for threads in THREADS {
         let plan = plan::<T>(layer, &Machine::zen5(), isa, threads, activation)?;
-        let hash = match plan.algorithm() {
+        let hash = match has_foreign_blas(plan.algorithm()) {
             // The products of another library may differ between its versions.
-            Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native => "not hashed".to_owned(),
-            _ => {
+            true => "not hashed".to_owned(),
+            false => {
                 let packed = plan.pack(&operands.w, Some(&operands.b))?;
                 let run = |threads| output_bits(&plan, &operands.x, &packed, residual.as_deref(), threads);
                 let alone = run(Threads::Serial)?;
@@ -284,10 +283,7 @@ fn output_bits<T: Scalar>(
     // NaN shows elements that are not written.
     let mut y = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
     let workspace = &mut Workspace::for_plan(plan)?;
-    match residual {
-        Some(residual) => plan.run_residual(x, packed, residual, &mut y, workspace, threads)?,
-        None => plan.run(x, packed, &mut y, workspace, threads)?,
-    }
+    plan.run(Run::new(x, packed, &mut y).residual(residual).workspace(workspace).threads(threads))?;
     Ok(y.iter().map(|y| y.to_f64().to_le_bytes()).collect())
 }
 

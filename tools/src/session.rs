@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convoke::{Algorithm, DType, Explanation, Geometry, Isa, Operator, Plan, Planner, Workspace};
+use convoke::{Algorithm, DType, Explanation, Geometry, Isa, Operator, Plan, Planner, Run, Workspace};
 use convoke_tools::check;
 use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::limits::{Caches, Roof};
@@ -18,6 +18,7 @@ use crate::interrupt;
 use crate::machine::free_memory;
 use crate::options::Team;
 use crate::output::text::{Column, bytes, percent, seconds};
+use convoke_tools::named;
 
 /// Elements of each output that are compared with the reference. More would make the reports
 /// slow.
@@ -104,7 +105,7 @@ impl Figures {
 
     /// The columns of [`cells`](Self::cells), for geometries up to `geometry` characters.
     pub(crate) fn columns(geometry: usize) -> Vec<Column> {
-        let algorithm = Algorithm::ALL.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or_default();
+        let algorithm = Algorithm::all().map(|algorithm| algorithm.name().len()).max().unwrap_or_default();
         let column = |head| match head {
             "geometry" => Column::text(head, geometry),
             "algorithm" => Column::text(head, algorithm),
@@ -146,7 +147,7 @@ impl Figures {
 
     /// Whether the layer was run by Winograd.
     pub(crate) fn is_winograd(&self) -> bool {
-        self.algorithm == Algorithm::Winograd.name()
+        self.algorithm == named("winograd").name()
     }
 }
 
@@ -265,7 +266,9 @@ impl Session {
         let timing = self.team.install(|threads| {
             Timing::measure_after(self.seconds, prepare, || {
                 interrupt::check()?;
-                Ok::<_, anyhow::Error>(plan.run(&operands.x, &packed, &mut y, &mut workspace, threads)?)
+                let run = Run::new(&operands.x, &packed, &mut y).workspace(&mut workspace);
+                plan.run(run.threads(threads))?;
+                Ok::<_, anyhow::Error>(())
             })
         })?;
         let worst = check::against_reference(geometry, plan.algorithm(), &operands, &y, SAMPLES);

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use convoke::{Conv, Planner, Threads, Workspace};
+use convoke::{Conv, Planner, Run, Workspace};
 use convoke_capi::{Error, Plan, RunArgs, Status, convoke_plan_run};
 
 #[path = "../tests/layer/mod.rs"]
@@ -49,7 +49,7 @@ fn main() {
     let (mut of_crate, mut of_c) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         of_crate.push(nanoseconds(calls, || {
-            plan.run(black_box(&x), &packed, &mut y, &mut workspace, Threads::Serial).expect("a valid run");
+            plan.run(Run::new(black_box(&x), &packed, &mut y).workspace(&mut workspace)).expect("a valid run");
         }));
         // SAFETY: the layer's plan and memory.
         of_c.push(nanoseconds(calls, || ok(unsafe { run(layer.plan, black_box(&args), error.as_mut_ptr()) })));

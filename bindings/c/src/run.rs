@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
 use std::slice;
 
-use convoke::{Threads, Workspace};
+use convoke::{Run, Threads, Workspace};
 
 use crate::element::COf;
 use crate::executor::{Executor, Pool};
@@ -260,16 +260,18 @@ unsafe fn run_images<T: COf>(
         // SAFETY: the image is one of the tensors, and Y is apart from the others.
         let (x, y) = unsafe { (x.values(i, x_len), y.memory(i, y_len)) };
         match residual {
-            Residual::None => layer.plan.run_uninit(x, weights, None, y, workspace, threads)?,
+            Residual::None => layer.plan.run(Run::uninit(x, weights, y).workspace(workspace).threads(threads))?,
             Residual::Tensor(residual) => {
                 // SAFETY: as for X.
                 let residual = unsafe { residual.values(i, y_len) };
-                layer.plan.run_uninit(x, weights, Some(residual), y, workspace, threads)?
+                layer
+                    .plan
+                    .run(Run::uninit(x, weights, y).residual(Some(residual)).workspace(workspace).threads(threads))?
             }
             Residual::Y => {
                 // SAFETY: the caller says that Y holds values, whose bits are all allowed.
                 let y = unsafe { slice::from_raw_parts_mut(y.as_mut_ptr().cast::<T>(), y.len()) };
-                layer.plan.run_in_place(x, weights, y, workspace, threads)?;
+                layer.plan.run(Run::in_place(x, weights, y).workspace(workspace).threads(threads))?;
                 y
             }
         };

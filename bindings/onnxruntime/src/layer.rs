@@ -230,7 +230,7 @@ impl<'a, T: Scalar> Call<'a, T> {
         let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
         self.common.session.with_workspace(|workspace| {
             workspace.grow_for(plan)?;
-            Ok(plan.run_uninit(x, packed, residual, y, workspace, threads)?)
+            Ok(plan.run(convoke::Run::uninit(x, packed, y).residual(residual).workspace(workspace).threads(threads))?)
         })
     }
 

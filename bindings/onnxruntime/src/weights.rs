@@ -176,7 +176,7 @@ pub(crate) fn pack<T: Element>(
     constants: &Constants<'_, T>,
 ) -> std::result::Result<PlanCache<T>, Error> {
     let (w, bias) = (&constants.w[..], constants.bias.as_deref());
-    PlanCache::new(planner.clone(), operator.clone(), x_shape, w, bias, MOST_PLANS)
+    PlanCache::new(planner.clone(), operator.clone(), &[x_shape], w, bias, MOST_PLANS)
 }
 
 /// What a scaling does to each channel: `(x - mean) * factor + shift`.

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use convoke::{DType, Element, ErrorKind, Explanation, Geometry, Planner, bf16, f16};
+use convoke::{DType, Element, ErrorKind, Explanation, Geometry, Planner, Run, bf16, f16};
 use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -370,12 +370,17 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         let pool = Pooled::of(py, self)?;
         let result = if in_place {
             let y = written.as_slice_mut()?;
-            py.detach(|| with_workspace(self, |workspace| self.run_in_place(x, packed, y, workspace, pool.threads())))
+            py.detach(|| {
+                with_workspace(self, |workspace| {
+                    self.run(Run::in_place(x, packed, y).workspace(workspace).threads(pool.threads())).map(|_| ())
+                })
+            })
         } else {
             let y = uninit(&mut written);
             py.detach(|| {
                 with_workspace(self, |workspace| {
-                    self.run_uninit(x, packed, residual, y, workspace, pool.threads()).map(|_| ())
+                    self.run(Run::uninit(x, packed, y).residual(residual).workspace(workspace).threads(pool.threads()))
+                        .map(|_| ())
                 })
             })
         };

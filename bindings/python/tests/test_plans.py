@@ -60,7 +60,7 @@ def test_planners_choose():
     wanted = convoke.Planner().conv(*shapes, pads=[1] * 4)
     assert wanted.algorithm == "winograd"
     assert convoke.Planner(accuracy="strict").conv(*shapes, pads=[1] * 4).algorithm != "winograd"
-    assert convoke.Planner(algorithm="implicit-gemm").conv(*shapes).algorithm == "implicit-gemm"
+    assert convoke.Planner(algorithm="gemm").conv(*shapes).algorithm == "gemm"
     portable = convoke.Planner(isa="portable").conv(*shapes, pads=[1] * 4)
     assert portable.isa == "portable"
     limited = convoke.Planner(workspace_limit=wanted.workspace_bytes // 2).conv(*shapes, pads=[1] * 4)
@@ -81,7 +81,7 @@ def test_the_environment_names_the_isa():
 
 def test_weights_that_do_not_serve_within_the_limit_are_to_be_packed_again():
     shapes = [1, 4, 8, 8], [6, 4, 3, 3]
-    packed = convoke.Planner(algorithm="implicit-gemm").conv(*shapes, pads=[1] * 4).pack(np.ones(shapes[1], np.float32))
+    packed = convoke.Planner(algorithm="gemm").conv(*shapes, pads=[1] * 4).pack(np.ones(shapes[1], np.float32))
     limited = convoke.Planner(workspace_limit=0)
     with pytest.raises(convoke.PackedMismatchError, match="^Conv: needs .* the limit is 0: pack the weights again$"):
         limited.packed_for(packed).conv(*shapes, pads=[1] * 4)

@@ -1,7 +1,7 @@
 //! Conv with vectors along output channels.
 //!
 //! M = output positions, N = M/group, K = C/group * kernel volume, for each image and group: the
-//! transposed product of [`implicit_gemm`](crate::lower::implicit_gemm). Kernels broadcast elements of
+//! transposed product of [`gemm`](crate::lower::gemm). Kernels broadcast elements of
 //! a copy of X, and read vectors of packed weights. Every position is a real one, so that there are no
 //! garbage columns. Taps that see padding alone are left out ([`taps`](super::taps)).
 //!
@@ -41,10 +41,11 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let weights = ChannelWeights::new(request)?;
     let search = ConvSearch::new(request, weights, most_bytes)?;
     let ConvChoice { slabs, split, work, .. } = search.best()?;
-    let copy_len = slabs.copy_len(&weights, search.most_pixels()).ok_or_else(|| search.too_large())?;
+    let most_pixels = search.most_pixels(&slabs)?;
+    let copy_len = slabs.copy_len(&weights, most_pixels).ok_or_else(|| search.too_large())?;
     let mut scratch = Ledger::default();
     let copy = scratch.book("copy of X", copy_len);
-    let sums = scratch.book("sums", search.sums_len(&slabs, &split));
+    let sums = scratch.book("sums", search.sums_len(&slabs, &split, most_pixels));
     let rows = search.rows(slabs.width)?;
     let widest = rows.iter().map(|piece| &piece.tiles).max_by_key(|tiles| tiles.width);
     let kernel = widest.map_or("", |tiles| {
@@ -220,20 +221,22 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         pieces.ok_or_else(|| String::from("no kernel for this tile"))
     }
 
-    /// Pixels of a call, at most.
-    fn most_pixels(&self) -> usize {
-        self.rows(self.width()).map_or(0, |rows| rows.iter().map(|piece| piece.tiles.most_pixels()).max().unwrap_or(0))
+    /// Pixels of a call for slabs, at most.
+    fn most_pixels(&self, slabs: &Slabs) -> Result<usize, String> {
+        let most = |width| Ok(self.rows(width)?.iter().map(|piece| piece.tiles.most_pixels()).max().unwrap_or(0));
+        let [full, last]: [Result<usize, String>; 2] = [most(slabs.width), most(slabs.last_width)];
+        Ok(full?.max(last?))
     }
 
     fn too_large(&self) -> String {
         planes::too_large(&self.geometry.axes, planes::MOST_BYTES)
     }
 
-    /// Values of a tile, or of all sums of a task where K has several blocks.
-    fn sums_len(&self, slabs: &Slabs, split: &GemmSplit) -> usize {
+    /// Values of a tile of `most_pixels` pixels, or of all sums of a task where K has several blocks.
+    fn sums_len(&self, slabs: &Slabs, split: &GemmSplit, most_pixels: usize) -> usize {
         match self.weights.k_blocks() > 1 {
             true => slabs.rows * slabs.width * split.share_panels() * self.weights.nr(),
-            false => self.weights.nr() * self.most_pixels(),
+            false => self.weights.nr() * most_pixels,
         }
     }
 

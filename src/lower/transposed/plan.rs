@@ -52,9 +52,8 @@ pub(super) enum PhaseMode {
 
 /// What is decided for a layer, and what it takes.
 pub(super) struct PhasePlan<A: Real> {
-    /// The phases of each axis, and whether those of the last one are counted together.
+    /// The phases of each axis.
     pub(super) phases: Vec<OutputPhases>,
-    together: bool,
     pub(super) slots: PhaseSlots,
     pub(super) cut: SlabCut,
     pub(super) sizes: PlaneSizes,
@@ -76,23 +75,25 @@ impl<A: Real> PhasePlan<A> {
     pub(super) fn cheapest<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
         let packed = match request.layout {
             None => None,
-            Some(WeightLayout::PhasePanels { together, channels, mr }) => Some((*together, (*channels, *mr))),
+            Some(WeightLayout::PhasePanels { late, channels, mr }) => Some((*late, (*channels, *mr))),
             Some(other) => return Err(other.mismatch()),
         };
-        // Together, the phases of the last axis may read the same inputs. But there may be a position more.
-        let together = [false, true].into_iter().filter(|together| packed.is_none_or(|packed| packed.0 == *together));
-        let plans = together
-            .filter_map(|together| PhaseLayer::new(request, together).plan(most_bytes, packed.map(|(_, tiles)| tiles)));
+        let axes = &request.geometry.axes;
+        // If no phase of the last axis is late, they may read the same inputs. But there may be a position
+        // more.
+        let cropped = OutputPhases::cropped(&axes[axes.len() - 1]);
+        let lates = [cropped, 0].into_iter().filter(|late| packed.is_none_or(|packed| packed.0 == *late));
+        let plans = lates.filter_map(|late| PhaseLayer::new(request, late).plan(most_bytes, packed.map(|packed| packed.1)));
         plans.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles())).ok_or_else(|| match packed {
             Some(_) => String::from("the weights are packed for other tiles"),
-            None => too_large(&request.geometry.axes, MOST_BYTES),
+            None => too_large(axes, MOST_BYTES),
         })
     }
 
     /// What packed weights depend on.
     pub(super) fn layout(&self) -> WeightLayout {
-        let (together, channels) = (self.together, self.tiles.panels.height(0));
-        WeightLayout::PhasePanels { together, channels, mr: self.tiles.mr }
+        let late = self.phases[self.phases.len() - 1].late;
+        WeightLayout::PhasePanels { late, channels: self.tiles.panels.height(0), mr: self.tiles.mr }
     }
 }
 
@@ -114,7 +115,6 @@ impl<A: Real> fmt::Display for PhasePlan<A> {
 struct PhaseLayer<'a, T: Element> {
     request: &'a Request<'a, T>,
     phases: Vec<OutputPhases>,
-    together: bool,
     /// Convolutions that see what the phases see.
     convs: Vec<Axis>,
     slots: PhaseSlots,
@@ -126,10 +126,10 @@ struct PhaseLayer<'a, T: Element> {
 }
 
 impl<'a, T: Element> PhaseLayer<'a, T> {
-    fn new(request: &'a Request<'a, T>, together: bool) -> Self {
+    fn new(request: &'a Request<'a, T>, late: usize) -> Self {
         let geometry = request.geometry;
         let last = geometry.axes.len() - 1;
-        let phases = |(i, axis)| OutputPhases::new(axis, together && i == last);
+        let phases = |(i, axis)| OutputPhases::new(axis, if i == last { late } else { OutputPhases::cropped(axis) });
         let phases: Vec<_> = geometry.axes.iter().enumerate().map(phases).collect();
         let along = &phases[last];
         let (slots, channels) = (PhaseSlots::new(along), geometry.in_channels_per_group());
@@ -148,7 +148,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
             && slots.classes.len() == 1
             && slots.of_strand == [0, 1];
         let convs = phases.iter().map(OutputPhases::as_conv).collect();
-        Self { request, phases, together, convs, slots, products, k_blocks, can_pair }
+        Self { request, phases, convs, slots, products, k_blocks, can_pair }
     }
 
     /// The cheapest tiles. None if planes are too large, or if weights are `packed` for other channels of
@@ -169,8 +169,8 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let slabs: f64 = (0..self.convs.len()).map(|i| self.convs[i].output as f64 / positions(i) as f64).product();
         let work = self.slab_work(&sizes, mode, products) * ((geometry.batch * geometry.group) as f64 * slabs);
         let rows = (0..self.convs.len() - 1).map(positions).product();
-        let Self { phases, together, slots, k_blocks, .. } = self;
-        Some(PhasePlan { phases, together, slots, cut, sizes, rows, tiles, mode, k_blocks, work })
+        let Self { phases, slots, k_blocks, .. } = self;
+        Some(PhasePlan { phases, slots, cut, sizes, rows, tiles, mode, k_blocks, work })
     }
 
     /// The slabs, whose planes have all channels. None if they are too large.

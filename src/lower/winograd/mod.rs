@@ -1,16 +1,14 @@
 //! Conv, and ConvTranspose by phases, by Winograd's minimal filtering, fused by blocks of tiles.
 //!
-//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead
-//! of m x m x r x r: with F(4x4, 3x3) 36 instead of 144. For each of the n x n values, the products
-//! are a GEMM: M = filters of a group, N = tiles, K = C/group (times the taps of the depth axis,
-//! and times the filters that a longer kernel is cut into). A task has a block of tiles, whose
-//! transformed values stay in the L2 cache. It transforms the block for all channels. Then, for
-//! each panel of filters or for some panels together, it multiplies all values and takes the
-//! products back into Y. Where an outer axis has taps, it does so in turns of some slices of Y.
+//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead of
+//! m x m x r x r. For each of the n x n values, the products are a GEMM: M = filters of a group,
+//! N = tiles, K = C/group, times the taps of the depth axis, and times the filters that a longer kernel
+//! is cut into. A task transforms a block of tiles for all channels. Then it multiplies the values by a
+//! chunk of filters, and takes the products back into Y, chunk by chunk.
 //!
 //! Accepts Conv and ConvTranspose with one to three spatial axes. The last two have more than one
 //! tap together. The outermost of three axes has no dilation, and its taps are steps of k. There
-//! are at most [`MOST_STEPS`](view::MOST_STEPS) steps, counted over all filters.
+//! are at most [`MOST_STEPS`] steps, counted over all filters.
 //!
 //! * [`conv`]: on the last two axes a stride is at most [`MOST_STRIDE`](view::MOST_STRIDE), shorter
 //!   than the kernel, and without dilation; its phases are channels. The outermost of three axes
@@ -20,51 +18,43 @@
 //!   dilation, pads at the beginning crop less than a tap's reach, and the phases along the last
 //!   axis fill whole vectors.
 //!
-//! Both are a [`WinogradOperator`](operator::WinogradOperator) over the same
-//! [core](common::WinogradCore). The scratch of a task is the transformed values of one block,
-//! `values * C/group * tiles` (for each slice of X that is seen), and the products of the panels and
-//! slices that are multiplied together; with a stride also the block's rows of one channel. It does
-//! not depend on the image's height and width, and only up to a limit on its depth.
-//!
-//! Some products are zero, and are left out: those of filters that are zero ([`steps`]), and those
-//! that only outputs beyond Y's end need ([`Spare`](convoke_kernels::winograd::Spare)).
-//!
-//! Sums of products of transformed values err more than direct sums, and NaN and infinities spread
-//! over a tile. So tiles whose results are not finite are computed again directly. Where weights
-//! are not finite, all tiles are.
+//! The scratch of a task does not depend on the image's height and width, and only up to a limit on its
+//! depth. NaN and infinities spread over a tile. So tiles whose results are not finite are computed again
+//! by the definition.
 //!
 //! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the
 //! transforms are in `convoke_kernels::winograd`.
 
-mod block_size;
-mod blocks;
-mod cells;
-mod choice;
-mod common;
+mod blocking;
 mod conv;
-mod direct;
-mod estimate;
+mod cost;
 mod input;
-mod lowering;
-mod operator;
 mod pack;
-mod products;
-mod recipe;
-mod runs;
-mod scheme;
-mod scratch;
-mod shares;
-mod steps;
-mod tables;
-mod together;
+mod run;
+mod tiles;
 mod transposed;
 mod view;
 
+use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 
-use super::contract::{Answer, Request};
+use convoke_kernels::catalogue::winograd_kernels;
+use convoke_kernels::{Real, WinogradKernel};
+
+use self::blocking::Blocking;
+use self::cost::{CostModel, Estimate, MOST_SCRATCH_BYTES};
+use self::pack::PackedLayout;
+use self::run::{Operator, ScratchPieces, Winograd};
+use self::tiles::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
+use self::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
+use super::channel_tiles::ChannelTiles;
+use super::contract::{Answer, Build, Offer, Recipe, Request};
+use super::layout::WeightLayout;
 use crate::choice::Accuracy;
 use crate::element::Element;
+use crate::exec::Ledger;
+use crate::units::Count;
 use crate::{Geometry, Op};
 
 /// Every Conv and ConvTranspose that is a convolution of stride 1 over tiles.
@@ -83,4 +73,114 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         Op::Conv => conv::offer(request, most_bytes),
         Op::ConvTranspose => transposed::offer(request, most_bytes),
     }
+}
+
+/// The offer for a view of the layer. The blocks of a task have at most `most_bytes` of scratch,
+/// about, where that can be. For `interleaved` see [`ScratchPieces::book`].
+fn offer_view<'a, T: Element>(
+    request: &'a Request<'a, T>,
+    view: WinogradView,
+    interleaved: usize,
+    operator: Box<dyn Operator<T>>,
+    most_bytes: usize,
+) -> Answer<'a, T> {
+    let no_kernel = || String::from("no kernel for this block of tiles");
+    let free = best_tile(request, &view)?;
+    let scheme = free.blocking.scheme;
+    let model = CostModel::new(request.machine, &view, scheme).ok_or_else(no_kernel)?;
+    let best = |threads: usize| model.best(threads, most_bytes).ok_or_else(no_kernel);
+    let alone = if most_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
+    let blocking = if request.threads == 1 { alone.blocking } else { best(request.threads)?.blocking };
+    let size = blocking.blocks.largest();
+    let tiles =
+        ChannelTiles::<T::Acc>::new(request.machine, size.gemms(false).1 * size.columns).ok_or_else(no_kernel)?;
+    if !size.fits(&scheme, &view, blocking.chunk.slots(&view.roles.depth)) {
+        return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
+    }
+    let w_len = request.geometry.weight_len();
+    let Some(layout) = PackedLayout::new(&view, &scheme, tiles.padded(view.filters), w_len) else {
+        return Err(String::from("the packed weights do not fit the address space"));
+    };
+    let mut scratch = Ledger::default();
+    let pieces = ScratchPieces::book::<T>(&mut scratch, &view, &blocking, tiles.nr(), interleaved);
+    let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
+    let recipe = Recipe {
+        kernel: scheme.kernel.name(),
+        details: details(&view, &blocking, &tiles),
+        layout: weight_layout(scheme.kernel),
+        packed_len: layout.len(),
+        tasks: blocking.tasks(&view),
+        scratch,
+        // The blocking for one thread, whatever the number of threads. The blocking for several
+        // threads takes more in all, but ends sooner: its work would be compared wrongly with that
+        // of lowerings whose work does not grow with the number of threads.
+        work: alone.work * request.machine.far_weights(bytes(w_len), bytes(layout.len())),
+    };
+    let build: Build<'a, T> =
+        Box::new(move || Box::new(Winograd::new(request, view, blocking, (tiles, layout, pieces), operator)));
+    Ok(Offer { recipe, build })
+}
+
+/// The tile whose work is least, with its best blocking for one thread and without a limit of the
+/// workspace. Other numbers of threads and other limits take the same tile, because results must
+/// not depend on them.
+fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<Estimate<T::Acc>, String> {
+    let allowed = winograd_kernels::<T::Acc>(request.isa()).iter().filter(|kernel| is_allowed(request, view, kernel));
+    let schemes = || allowed.clone().filter_map(|kernel| Scheme::new(kernel, &view.roles));
+    let best = schemes().filter_map(|scheme| CostModel::new(request.machine, view, scheme)?.best(1, usize::MAX));
+    let best = best.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles()));
+    best.ok_or_else(|| no_tile(view, schemes().min_by_key(Scheme::filters)))
+}
+
+/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if a tile suits the
+/// kernel.
+fn no_tile<T: Real>(view: &WinogradView, suitable: Option<Scheme<T>>) -> String {
+    let AxisRoles { depth, down, along } = &view.roles;
+    match suitable {
+        None => format!("no tile suits a kernel of {}x{} taps", down.kernel, along.kernel),
+        Some(scheme) if !scheme.has_few_steps(view) => format!(
+            "{} channels times {} filters of a tile times {} taps of an outer axis are too many, at most {MOST_STEPS} \
+             steps can be",
+            view.channels,
+            scheme.filters(),
+            depth.kernel
+        ),
+        Some(_) => format!("no block of tiles has kernels and fits {MOST_SCRATCH_BYTES} bytes"),
+    }
+}
+
+/// Whether a tile suits the packed weights, the accuracy and the way that Y is written.
+fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel: &WinogradKernel<T::Acc>) -> bool {
+    // Weights that are packed already were packed under an accuracy that allowed it.
+    if let Some(packed) = request.layout {
+        return *packed == weight_layout(kernel);
+    }
+    let is_accurate = request.accuracy == Accuracy::Fast || kernel.values() <= STANDARD_VALUES;
+    let is_in_lines =
+        view.stores == PixelStores::RowsPastCache && view.roles.along.output.is_multiple_of(kernel.lanes());
+    is_accurate && !(is_in_lines && is_ragged(kernel) && has_whole_rows(kernel))
+}
+
+fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
+    WeightLayout::Winograd { down: kernel.down(), along: kernel.along() }
+}
+
+/// The blocking in a line.
+fn details<T: Real>(view: &WinogradView, blocking: &Blocking<T>, tiles: &ChannelTiles<T>) -> String {
+    let Blocking { scheme, blocks, parts, chunk } = blocking;
+    let size = blocks.place(0, 0).size;
+    let images = if size.images > 1 { format!("{} x ", size.images) } else { String::new() };
+    let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
+    let slices = if chunk.slices > 1 { format!(" and {} slices", chunk.slices) } else { String::new() };
+    format!(
+        "{} by {}, {}, {} of {images}{} x {} tiles, weights in {}, {}{slices} at a time{past_cache}",
+        scheme.kernel.name(),
+        tiles.name(),
+        Count(scheme.filters(), "filter"),
+        Count(blocks.of_image(), "block"),
+        size.rows,
+        size.columns,
+        Count(*parts, "part"),
+        Count(chunk.panels, "panel"),
+    )
 }

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::ops::Range;
 
-use crate::{Axis, Geometry};
+use crate::Axis;
 
 /// The longest stride of Conv whose phases become channels. Published networks have kernels of
 /// twice such a stride. The limit keeps tables of phases on the stack.
@@ -26,7 +26,7 @@ pub(super) struct WinogradView {
     /// Taps of the layer's own kernel, down and along. A phase of a stride meets some of them.
     pub(super) taps: [usize; 2],
     /// Filters of a group.
-    pub(super) rows: usize,
+    pub(super) filters: usize,
     pub(super) stores: PixelStores,
     pub(super) roles: AxisRoles,
 }
@@ -96,19 +96,17 @@ impl AxisRoles {
         }
         Ok(roles)
     }
-}
 
-/// The layer's kernel on the axes that tiles lie on.
-pub(super) fn tiled_kernel(geometry: &Geometry) -> [usize; 2] {
-    let mut kernels = geometry.axes.iter().rev().map(|axis| axis.kernel);
-    let (along, down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
-    [down, along]
-}
+    /// The number of tasks that the outer axis is cut into. Where it has taps, its slices share what
+    /// is transformed, and are one task.
+    pub(super) fn depth_tasks(&self) -> usize {
+        if self.depth.kernel == 1 { self.depth.output } else { 1 }
+    }
 
-/// The number of tasks that the outer axis is cut into. Where it has taps, its slices share what is
-/// transformed, and are one task.
-pub(super) fn depth_tasks(roles: &AxisRoles) -> usize {
-    if roles.depth.kernel == 1 { roles.depth.output } else { 1 }
+    /// The number of [sub-images](SubImage) of `batch` images.
+    pub(super) fn sub_images(&self, batch: usize) -> usize {
+        batch * phases(&self.down) * phases(&self.along)
+    }
 }
 
 /// The number of phases of an axis. A layer of dilation d is d interleaved layers without dilation,
@@ -142,11 +140,6 @@ impl SubImage {
             along: WinogradPhase::new(&roles.along, phase_along),
         }
     }
-
-    /// The number of sub-images of `batch` images.
-    pub(super) fn count(roles: &AxisRoles, batch: usize) -> usize {
-        batch * phases(&roles.down) * phases(&roles.along)
-    }
 }
 
 /// One phase of an axis: the positions from `first` on that are `step` apart.
@@ -164,13 +157,8 @@ impl WinogradPhase {
     /// Phase `first` of an axis' dilation.
     pub(super) fn new(axis: &Axis, first: usize) -> Self {
         let step = distance(axis);
-        Self {
-            first,
-            step,
-            output: axis.output.saturating_sub(first).div_ceil(step),
-            pad: axis.pad_begin,
-            input: axis.input,
-        }
+        let output = axis.output.saturating_sub(first).div_ceil(step);
+        Self { first, step, output, pad: axis.pad_begin, input: axis.input }
     }
 
     /// The elements of X's axis that are phase `first` of a stride.
@@ -181,11 +169,6 @@ impl WinogradPhase {
     /// The element of Y's axis that output `o` of the phase is.
     pub(super) fn place(&self, o: usize) -> usize {
         self.first + o * self.step
-    }
-
-    /// The element of X's axis at padded position `o` of the phase; none where that is padding.
-    pub(super) fn source(&self, o: usize) -> Option<usize> {
-        self.place(o).checked_sub(self.pad).filter(|position| *position < self.input)
     }
 
     /// The positions that are not padding, among `len` padded ones from `begin` on.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use convoke::{Algorithm, DType, Geometry, Isa, Planner, Threads, Workspace, bf16, f16, reference};
+use convoke::{Algorithm, DType, Geometry, Isa, Planner, Run, bf16, f16, reference};
 use convoke_tools::check::{distance, usual_transform_error};
 use convoke_tools::onnx::{self, Model, OnnxCase, OnnxTensor, Stored};
 use convoke_tools::shapes::describe;
@@ -119,7 +119,7 @@ impl OnnxTestArgs {
     /// Runs one data set with each algorithm that was asked for.
     fn run_case(&self, planner: &Planner, name: &str, case: &OnnxCase<'_>, count: &mut OutcomeCounts) -> Result<()> {
         let algorithms = match self.all_algorithms {
-            true => Algorithm::ALL.iter().copied().map(Some).collect(),
+            true => Algorithm::all().map(Some).collect(),
             false => vec![self.choice.algorithm],
         };
         for algorithm in algorithms {
@@ -153,7 +153,7 @@ impl OnnxTestArgs {
         let packed = plan.pack(w, bias)?;
         // NaN shows elements that are not written.
         let mut y = vec![T::from_f64(f64::NAN); geometry.output_len()];
-        plan.run(x, &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+        plan.run(Run::new(x, &packed, &mut y))?;
 
         let slack = if is_forced {
             let wide = reference::wide_magnitudes(&geometry, x, w);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use convoke::{Algorithm, Isa, PackedWeights, Plan, Planner, Threads, Workspace};
+use convoke::{Algorithm, Isa, PackedWeights, Plan, Planner, Run, Threads, Workspace};
 use convoke_tools::data::{Operands, Scalar, Tensor, tensor};
 use convoke_tools::realistic;
 use convoke_tools::shapes::{self, Layer, LayerKind};
@@ -235,7 +235,7 @@ impl<T: Scalar> Contender<T> {
         for is_warm in [false, true] {
             interrupt::check()?;
             let start = Instant::now();
-            self.plan.run(x, &self.packed, y, &mut self.workspace, threads)?;
+            self.plan.run(Run::new(x, &self.packed, y).workspace(&mut self.workspace).threads(threads))?;
             if is_warm {
                 self.best = self.best.min(start.elapsed().as_secs_f64());
             }
@@ -246,7 +246,7 @@ impl<T: Scalar> Contender<T> {
 
 /// The table of the layers, whose names have up to `name` characters.
 fn table(name: usize, width: Option<usize>) -> Table {
-    let algorithm = Algorithm::ALL.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or_default();
+    let algorithm = Algorithm::all().map(|algorithm| algorithm.name().len()).max().unwrap_or_default();
     let columns = vec![
         Column::text("layer", name),
         Column::text("geometry", 60),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use convoke::{DType, PackedWeights, Plan, Planner, Threads, Workspace, bf16, f16};
+use convoke::{DType, PackedWeights, Plan, Planner, Run, Threads, Workspace, bf16, f16};
 use convoke_tools::data::{Operands, Scalar, Tensor};
 use convoke_tools::onnx::graph::ConvNode;
 use convoke_tools::timing::Timing;
@@ -135,7 +135,7 @@ impl<T: Scalar> Link<T> {
         interrupt::check()?;
         let [x, y] = tensors.get_disjoint_mut([self.x, self.y]).expect("X and Y are two tensors");
         let start = Instant::now();
-        self.plan.run(x, &self.packed, y, workspace, threads)?;
+        self.plan.run(Run::new(x, &self.packed, y).workspace(workspace).threads(threads))?;
         Ok(start.elapsed().as_secs_f64())
     }
 }

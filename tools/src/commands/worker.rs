@@ -185,8 +185,12 @@ impl Worker {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Team::new(request.threads)?),
         };
-        let timing = team
-            .install(|threads| Timing::measure(duration, || plan.run(&x, &packed, &mut y, &mut workspace, threads)))?;
+        let timing = team.install(|threads| {
+            Timing::measure(duration, || {
+                let run = convoke::Run::new(&x, &packed, &mut y).workspace(&mut workspace);
+                plan.run(run.threads(threads)).map(|_| ())
+            })
+        })?;
         if let Some(path) = &request.out {
             let bytes: Vec<u8> = y.iter().flat_map(|v| v.to_le_bytes()).collect();
             fs::write(path, bytes).with_context(|| path.display().to_string())?;

@@ -121,8 +121,8 @@ static inline void check_option_errors(void)
 #endif
     o = default_options(), o.algorithm = "fft";
     check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "unknown algorithm \"fft\"");
-    o = default_options(), o.algorithm = "pointwise";
-    check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "pointwise cannot be used");
+    o = default_options(), o.algorithm = "upsample";
+    check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "upsample cannot be used");
     o = default_options(), o.threads = 1025;
     check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan for 1025 threads; there must be at least 1 and at most 1024");
     o = default_options(), o.threads = SIZE_MAX;
@@ -146,7 +146,7 @@ static inline void check_option_errors(void)
     check_option(f.op, o, CONVOKE_STATUS_PACKED_MISMATCH, "W of shape [6, 3, 3, 3]");
     free_fixture(&other);
     /* Other weights would serve within the limit. */
-    o = default_options(), o.algorithm = "implicit-gemm";
+    o = default_options(), o.algorithm = "gemm";
     other = fixture_of(&LAYERS[0], &o);
     o = default_options(), o.packed = other.packed, o.workspace_limit = 1;
     check_option(f.op, o, CONVOKE_STATUS_PACKED_MISMATCH, "the limit is 1: pack the weights again");

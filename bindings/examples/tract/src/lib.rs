@@ -17,7 +17,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use convoke::{AutoPad, Conv, ConvTranspose, Element, Operator, PlanCache, Planner, Threads, Workspace, f16};
+use convoke::{AutoPad, Conv, ConvTranspose, Element, Operator, PlanCache, Planner, Threads, Workspace, f16, Run};
 use tract_onnx::tract_core::internal::*;
 use tract_onnx::tract_core::ops::cnn::{Conv as TractConv, Deconv, KernelFormat, PaddingSpec, PoolSpec};
 use tract_onnx::tract_core::ops::nn::DataFormat;
@@ -217,7 +217,7 @@ impl<T: Element + Datum> Layer<T> {
         // A scalar stands for all channels.
         let bias = if let [bias] = bias { vec![*bias; channels] } else { bias.to_vec() };
         let w = w.try_as_plain_ram()?;
-        Ok(Self(PlanCache::new(Planner::new(), operator, usual, w.as_slice::<T>()?, Some(&bias), MOST_PLANS)?))
+        Ok(Self(PlanCache::new(Planner::new(), operator, &[usual], w.as_slice::<T>()?, Some(&bias), MOST_PLANS)?))
     }
 }
 
@@ -235,7 +235,7 @@ impl<T: Element + Datum> AnyLayer for Layer<T> {
         WORKSPACE.with_borrow_mut(|workspace| {
             workspace.grow_for(&plan)?;
             let (x, y) = (x.as_slice::<T>()?, elements.as_slice_mut::<T>()?);
-            Ok::<_, TractError>(plan.run(x, self.0.packed(), y, workspace, Threads::Serial)?)
+            Ok::<_, TractError>(plan.run(Run::new(x, self.0.packed(), y).workspace(workspace))?)
         })?;
         Ok(y)
     }

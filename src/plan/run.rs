@@ -1,0 +1,273 @@
+//! Runs: what a run reads and writes, and its checks.
+
+use core::mem::MaybeUninit;
+
+use super::{PackedWeights, Plan};
+use crate::element::Element;
+use crate::error::{Error, bail};
+use crate::exec::region::{Images, Region, Target};
+use crate::exec::{Line, Threads, Workspace};
+use crate::lower::contract::{Addend, Io};
+
+/// What a [run](Plan::run) reads and writes: X, packed weights and Y, and what else is asked for.
+///
+/// Y is `activation(conv(x) + bias + residual)`. The residual is nothing, a tensor
+/// ([`residual`](Self::residual)), or what Y holds ([`in_place`](Self::in_place)).
+///
+/// ```
+/// use convoke::{Activation, Conv, Planner, Run, Workspace};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let plan = Planner::new().activation(Activation::Relu).plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
+/// let packed = plan.pack(&[2.0], None)?;
+/// let (x, residual, mut y) = ([1.0, 2.0, 3.0], [10.0, 20.0, -30.0], [0.0; 3]);
+/// let mut workspace = Workspace::for_plan(&plan)?;
+/// plan.run(Run::new(&x, &packed, &mut y).residual(Some(&residual)).workspace(&mut workspace))?;
+/// assert_eq!(y, [12.0, 24.0, 0.0]);
+///
+/// let mut y = residual;
+/// plan.run(Run::in_place(&x, &packed, &mut y).workspace(&mut workspace))?;
+/// assert_eq!(y, [12.0, 24.0, 0.0]);
+/// # Ok(()) }
+/// ```
+///
+/// # Into the buffer of a concatenation
+/// The channels of one image are contiguous in a larger tensor, too. With a distance between its
+/// images, a run writes them there, and reads them likewise. The plan must compute images one by one.
+///
+/// ```
+/// use convoke::{Conv, Planner, Run};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let (images, channels, positions) = (2, [4, 6], 8 * 8);
+/// let x = vec![1.0; images * 3 * positions];
+/// let mut joined = vec![0.0; images * (channels[0] + channels[1]) * positions];
+/// for (first, count) in [(0, channels[0]), (channels[0], channels[1])] {
+///     let conv = Conv::new([count, 3, 1, 1]);
+///     let plan = Planner::new().separate_images(true).plan::<f32>(conv, &[images, 3, 8, 8])?;
+///     let packed = plan.pack(&vec![count as f32; count * 3], None)?;
+///     let y = &mut joined[first * positions..];
+///     plan.run(Run::new(&x, &packed, y).y_image_stride((channels[0] + channels[1]) * positions))?;
+/// }
+/// assert_eq!(joined[..4 * positions], [12.0; 4 * 64]);
+/// assert_eq!(joined[14 * positions..], [18.0; 6 * 64]);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub struct Run<'a, 'y, T: Element> {
+    x: &'a [T],
+    packed: &'a PackedWeights<T>,
+    residual: Addend<'a, T>,
+    y: Target<'y, T>,
+    /// Memory, and its description.
+    workspace: Option<(&'a mut [Line], usize)>,
+    threads: Threads<'a>,
+    strides: Strides,
+}
+
+/// The distances between images that were asked for.
+#[derive(Clone, Copy, Default)]
+struct Strides {
+    x: Option<usize>,
+    residual: Option<usize>,
+    y: Option<usize>,
+}
+
+impl<'a, 'y, T: Element> Run<'a, 'y, T> {
+    /// Computes Y from X, `(N, C, spatial...)`, on the calling thread.
+    pub fn new(x: &'a [T], packed: &'a PackedWeights<T>, y: &'y mut [T]) -> Self {
+        Self::into(x, packed, Addend::None, Target::Init(y))
+    }
+
+    /// As [`new`](Self::new), with what Y holds before as the residual.
+    pub fn in_place(x: &'a [T], packed: &'a PackedWeights<T>, y: &'y mut [T]) -> Self {
+        Self::into(x, packed, Addend::Output, Target::Init(y))
+    }
+
+    /// As [`new`](Self::new), into memory that need not be initialised: every element is written, and
+    /// [`Plan::run`] returns the slice initialised.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner, Run};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().plan::<f32>(Conv::new([1, 1, 2]), &[1, 1, 4])?;
+    /// let packed = plan.pack(&[10.0, 1.0], None)?;
+    /// let mut memory = Vec::with_capacity(3); // not filled first
+    /// let y = &mut memory.spare_capacity_mut()[..3];
+    /// let y = plan.run(Run::uninit(&[1.0, 2.0, 3.0, 4.0], &packed, y))?;
+    /// assert_eq!(y, [12.0, 23.0, 34.0]);
+    /// # Ok(()) }
+    /// ```
+    pub fn uninit(x: &'a [T], packed: &'a PackedWeights<T>, y: &'y mut [MaybeUninit<T>]) -> Self {
+        Self::into(x, packed, Addend::None, Target::Uninit(y))
+    }
+
+    fn into(x: &'a [T], packed: &'a PackedWeights<T>, residual: Addend<'a, T>, y: Target<'y, T>) -> Self {
+        let (threads, strides) = (Threads::Serial, Strides::default());
+        Self { x, packed, residual, y, workspace: None, threads, strides }
+    }
+
+    /// Adds a tensor of Y's shape before the activation; `None` adds none.
+    pub fn residual(self, residual: Option<&'a [T]>) -> Self {
+        let residual = residual.map_or(self.residual, Addend::Tensor);
+        Self { residual, ..self }
+    }
+
+    /// The scratch memory. Without it, the run allocates its own.
+    pub fn workspace(self, workspace: &'a mut Workspace<'_>) -> Self {
+        let unaligned = workspace.unaligned();
+        Self { workspace: Some((workspace.lines(), unaligned)), ..self }
+    }
+
+    /// The threads: no more than the plan was made for.
+    pub fn threads(self, threads: Threads<'a>) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// The distance between the images of X, in elements: from the beginning of one to that of the
+    /// next. Elements between them are not read. X may be longer than needed then. For more than one
+    /// image, the plan must compute [images one by one](crate::Planner::separate_images).
+    pub fn x_image_stride(mut self, elements: usize) -> Self {
+        self.strides.x = Some(elements);
+        self
+    }
+
+    /// The same of the residual.
+    pub fn residual_image_stride(mut self, elements: usize) -> Self {
+        self.strides.residual = Some(elements);
+        self
+    }
+
+    /// The same of Y, whose elements between images stay as they are. Y must be initialised for that.
+    pub fn y_image_stride(mut self, elements: usize) -> Self {
+        self.strides.y = Some(elements);
+        self
+    }
+}
+
+impl<T: Element> Plan<T> {
+    /// Computes Y, and returns it.
+    ///
+    /// With a workspace, it allocates nothing, with two exceptions. A run that enters a rayon pool from
+    /// outside may make rayon's queue allocate a block. The BLAS backends `gemm` and `matrixmultiply`
+    /// allocate in every run.
+    ///
+    /// The result is the same, bit for bit, for any number of threads.
+    ///
+    /// # Errors
+    /// [`BufferLength`](crate::ErrorKind::BufferLength),
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the plan does not
+    /// [accept](Plan::accepts) the weights, [`InvalidShape`](crate::ErrorKind::InvalidShape) if images
+    /// cannot lie so far apart, [`Threads`](crate::ErrorKind::Threads) if there are more threads than
+    /// the plan was made for, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
+    /// machine](crate::Planner::machine) whose ISA this CPU lacks. Y is untouched then.
+    pub fn run<'y>(&self, run: Run<'_, 'y, T>) -> Result<&'y mut [T], Error> {
+        let Run { x, packed, residual, y, workspace, threads, strides } = run;
+        self.check_runnable()?;
+        let geometry = &self.at_once;
+        let x_images = self.images_of_x(x.len(), strides.x)?;
+        let y_images = self.images_of_y("Y", y.len(), strides.y)?;
+        if !y.is_init() {
+            // Elements between images would not be.
+            self.check_len("Y", y.len(), self.geometry.output_len(), || self.geometry.output_shape())?;
+        }
+        let residual_images = match residual {
+            Addend::Tensor(residual) => self.images_of_y("the residual", residual.len(), strides.residual)?,
+            _ => y_images,
+        };
+        let (method, packed) = self.method_for(packed)?;
+        let slots = self.slots(method, threads)?;
+        let of_thread = method.recipe.scratch.lines();
+        let mut own = None;
+        let scratch = match workspace {
+            Some((lines, unaligned)) => {
+                self.check_workspace(lines, unaligned, slots, of_thread)?;
+                lines
+            }
+            None => own.insert(Workspace::with_bytes(slots * of_thread * size_of::<Line>())?).lines(),
+        };
+        let (weights, bias) = (packed.values(), &*packed.bias);
+        let lowering = &method.lowering;
+        let run = |image: usize, task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
+            let x = &x[image * x_images.stride..][..x_images.len];
+            let residual = match residual {
+                Addend::Tensor(residual) => {
+                    Addend::Tensor(&residual[image * residual_images.stride..][..residual_images.len])
+                }
+                other => other,
+            };
+            lowering.run(task, &Io { x, weights, bias, residual, y: region }, scratch);
+        };
+        let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explain()));
+        Ok(y.fill(&proven, y_images, (threads, slots), (scratch, of_thread), &run))
+    }
+
+    fn images_of_x(&self, len: usize, stride: Option<usize>) -> Result<Images, Error> {
+        match stride {
+            Some(stride) => self.images("X", len, self.at_once.input_len(), stride),
+            None => {
+                self.check_len("X", len, self.geometry.input_len(), || self.geometry.input_shape())?;
+                Ok(self.neighbours(self.at_once.input_len()))
+            }
+        }
+    }
+
+    fn images_of_y(&self, name: &str, len: usize, stride: Option<usize>) -> Result<Images, Error> {
+        match stride {
+            Some(stride) => self.images(name, len, self.at_once.output_len(), stride),
+            None => {
+                self.check_len(name, len, self.geometry.output_len(), || self.geometry.output_shape())?;
+                Ok(self.neighbours(self.at_once.output_len()))
+            }
+        }
+    }
+
+    /// What is computed at once, if images are neighbours.
+    fn neighbours(&self, len: usize) -> Images {
+        let count = self.geometry.batch.checked_div(self.at_once.batch).unwrap_or(1);
+        Images { count, len, stride: len }
+    }
+
+    /// The images of a tensor of `len` elements that are a stride apart. `at_once` are the elements that
+    /// are computed at once.
+    fn images(&self, name: &str, len: usize, at_once: usize, stride: usize) -> Result<Images, Error> {
+        let (op, batch) = (self.geometry.op, self.geometry.batch);
+        let image = at_once.checked_div(self.at_once.batch).unwrap_or(0);
+        let neighbours = self.neighbours(at_once);
+        if stride < image {
+            bail!(InvalidShape, "{op}: {name} has an image stride of {stride}, an image has {image} elements");
+        }
+        if stride != image && batch > 1 && neighbours.count < batch {
+            bail!(
+                InvalidShape,
+                "{op}: {name} has an image stride of {stride}, and {batch} images of {image} elements are computed \
+                 together: plan with separate_images"
+            );
+        }
+        let images = if neighbours.count < 2 { neighbours } else { Images { stride, ..neighbours } };
+        let Some(needed) = images.checked_span() else {
+            bail!(
+                Overflow,
+                "{op}: {name} has an image stride of {stride}: {batch} such images exceed the address space"
+            );
+        };
+        if len < needed {
+            bail!(
+                BufferLength,
+                "{op}: {name} has {len} elements, {batch} images of {image} elements, {stride} apart, ask for {needed}"
+            );
+        }
+        Ok(images)
+    }
+
+    fn check_workspace(&self, lines: &[Line], unaligned: usize, slots: usize, of_thread: usize) -> Result<(), Error> {
+        let (op, has, needs) = (self.geometry.op, size_of_val(lines), slots * of_thread * size_of::<Line>());
+        if has < needs {
+            let has = Workspace::description(has, unaligned);
+            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
+        }
+        Ok(())
+    }
+}
