@@ -439,6 +439,12 @@ impl PaddedPlanes {
         (self.cut.axis..last).map(|i| if i == self.cut.axis { extent } else { self.axes[i].output }).product()
     }
 
+    /// The rows that a slab fills in the planes of a channel, and where they come from.
+    fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = RowPick> + 'a {
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
+        rows.map(|(number, row)| RowPick { src: self.source(number, slab), dst: row.at })
+    }
+
     /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
     pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
@@ -458,9 +464,7 @@ impl PaddedPlanes {
             len: self.spans[last],
             ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
-        let rows = (0..self.rows.len()).filter(|number| self.rows[*number].along < slab.extent);
-        let rows = rows.map(|number| RowPick { src: self.source(number, slab), dst: self.rows[number].at });
-        pick_rows(isa, x, &picks, rows, planes);
+        pick_rows(isa, x, &picks, self.rows(slab), planes);
     }
 
     /// Where the row of X begins that a row of a slab's planes copies. None if that is padding.

@@ -2,7 +2,7 @@
 //! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, AutoPad, ConvTranspose, ErrorKind, Isa, Planner, Threads, bf16, f16};
+use convoke::{Activation, AutoPad, ConvTranspose, ErrorKind, Isa, Threads, bf16, f16};
 use convoke_tools::data::Scalar;
 use convoke_tools::named;
 
@@ -278,7 +278,7 @@ fn weights_packed_for_other_pads_fit_or_are_rejected() {
             let plan = combination.plan::<f32>(packed_for, |planner| planner).unwrap();
             let operands = Operands::<f32>::uniform(&other.geometry(), 3);
             let packed = Operands::<f32>::uniform(plan.geometry(), 3).pack(&plan);
-            match combination.plan::<f32>(other, |planner| planner.packed_for(&packed)) {
+            match combination.planner().packed_for(&packed).plan::<f32>(other.operator.clone(), &other.x_shape) {
                 Ok(plan) => {
                     let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
                     let oracle = Oracle::new(plan.geometry(), &operands);

@@ -38,6 +38,8 @@ pub(super) struct Transposed<T: Element> {
     pub(super) weave: &'static WeaveKernel<T::Acc>,
     pub(super) mode: PhaseMode,
     pub(super) k_blocks: usize,
+    /// Whether Y is so large that its lines are prefetched.
+    pub(super) is_far: bool,
     split: PhaseSplit,
     scratch: PhaseScratch<T::Acc>,
 }
@@ -71,6 +73,7 @@ impl<T: Element> Transposed<T> {
             weave,
             mode,
             k_blocks,
+            is_far: geometry.output_len() * size_of::<T>() > request.machine.near_y_bytes(),
             split,
             scratch,
         }

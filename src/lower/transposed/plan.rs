@@ -82,8 +82,10 @@ impl<A: Real> PhasePlan<A> {
         // If no phase of the last axis is late, they may read the same inputs. But there may be a position
         // more.
         let cropped = OutputPhases::cropped(&axes[axes.len() - 1]);
-        let lates = [cropped, 0].into_iter().filter(|late| packed.is_none_or(|packed| packed.0 == *late));
-        let plans = lates.filter_map(|late| PhaseLayer::new(request, late).plan(most_bytes, packed.map(|packed| packed.1)));
+        let lates = [0, cropped].into_iter().take(if cropped == 0 { 1 } else { 2 });
+        let lates = lates.filter(|late| packed.is_none_or(|packed| packed.0 == *late));
+        let plans =
+            lates.filter_map(|late| PhaseLayer::new(request, late).plan(most_bytes, packed.map(|packed| packed.1)));
         plans.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles())).ok_or_else(|| match packed {
             Some(_) => String::from("the weights are packed for other tiles"),
             None => too_large(axes, MOST_BYTES),

@@ -99,11 +99,21 @@ impl<T: Element> Transposed<T> {
                 for p in part.clone() {
                     let panel = self.panel(here, p, panels.end);
                     if self.k_blocks == 1 {
+                        self.fetch(sink, here, &panel, &strip);
                         self.multiply(sink.io, here, &panel, strip.clone(), sums.sums);
                     }
                     self.interleave(sink, here, &panel, &strip, sums);
                 }
             }
+        }
+    }
+
+    /// Prefetches the lines of a large Y that a tile will be stored to. Otherwise stores that miss the caches
+    /// would wait for them, one after the other.
+    fn fetch(&self, sink: &Sink<'_, '_, T>, here: &SlabPhase<'_, T::Acc>, panel: &PhasePanel, strip: &Range<usize>) {
+        if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
+            let fetch = |runs: &[Run]| self.weave.fetch(runs, panel.height, &y, self.positions);
+            self.for_each_runs(here, &self.columns_of(strip), fetch);
         }
     }
 
@@ -324,6 +334,8 @@ impl<T: Element> Transposed<T> {
             let before = pass.before * self.geometry.in_channels_per_group() * panel.height;
             &io.weights[panel.channel * self.channel_weights + before..][..panel.height * pass.phases * k]
         };
+        let run = 2 * self.tiles.lanes;
+        let runs = places.map(|at| Run { at, len: run, ..Run::default() });
         // The epilogue is made once, before the panels. A kernel reads several of its values by one
         // load. If they had just been written one by one, that load would wait for all stores
         // before them.
@@ -335,10 +347,11 @@ impl<T: Element> Transposed<T> {
             let is_ahead = strip.start == 0 && panel.has_next;
             let ahead = if is_ahead { Ahead::lines(weights_of(&self.panel(here, p + 1, end))) } else { Ahead::NONE };
             epilogue.bias = &io.bias[panel.channel..panel.channel + panel.height];
-            let stores = places[..strip.len()].iter();
-            let run = 2 * self.tiles.lanes;
-            let stores = stores.map(|place| Stores::row(panel.at + place, run).times(panel.height, self.positions));
+            let stores = panel.stores(&runs[..strip.len()], self.positions);
             let mut y = sink.dest(panel.at, stores.clone()).expect("a type that kernels store");
+            if self.is_far {
+                self.weave.fetch(&runs[..strip.len()], panel.height, &y, self.positions);
+            }
             let (kernel, a, ldy) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel), self.positions);
             kernel.finish_pairs(a, b, koff, ahead, tile, false, &mut y, ldy, places, &epilogue);
             sink.activate_stored(stores);
