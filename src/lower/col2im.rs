@@ -24,6 +24,7 @@ use super::engine::products_work;
 use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::sink::Finish;
+use super::view;
 use crate::blas::{BlockedGemm, Blocks, Tiles};
 use crate::choice::Blas;
 use crate::element::Element;
@@ -188,35 +189,21 @@ impl Band<'_> {
 
     /// The row of sums that a row of inputs reaches through a tap. Inputs and tap are indices
     /// over the axes before the last. None if that row is outside the band.
-    fn row(&self, mut inputs: usize, mut tap: usize) -> Option<usize> {
-        let (mut at, mut step) = (0, 1);
-        for (i, axis) in self.axes[..self.axes.len() - 1].iter().enumerate().rev() {
-            let (x, k) = (inputs % axis.input, tap % axis.kernel);
-            (inputs, tap) = (inputs / axis.input, tap / axis.kernel);
-            let range = self.range(i);
-            let r = (x * axis.stride + k * axis.dilation).checked_sub(axis.pad_begin + range.start)?;
-            if r >= range.len() {
-                return None;
-            }
-            at += r * step;
-            step *= range.len();
-        }
-        Some(at)
+    fn row(&self, inputs: usize, tap: usize) -> Option<usize> {
+        let outer = &self.axes[..self.axes.len() - 1];
+        view::row_met(outer, (inputs, tap), |i| self.axes[i].input, |i| self.range(i))
     }
 
     /// The inputs, among positions `x` of a row, whose products with a tap of the last axis fall
     /// into the row of sums; and the element of that row that the first product is added to.
     fn run(&self, x: Range<usize>, tap: usize) -> (Range<usize>, usize) {
-        let axis = self.last();
-        let range = self.range(self.axes.len() - 1);
-        let (reach, cut) = (tap * axis.dilation, axis.pad_begin + range.start);
-        let from = cut.saturating_sub(reach).div_ceil(axis.stride).clamp(x.start, x.end);
-        let to = (cut + range.len()).saturating_sub(reach).div_ceil(axis.stride).clamp(from, x.end);
-        if from == to {
-            return (from..to, 0);
+        let (axis, range) = (self.last(), self.range(self.axes.len() - 1));
+        let run = view::meeting(axis, tap, x, &range);
+        if run.is_empty() {
+            return (run, 0);
         }
-        let r = from * axis.stride + reach - cut;
-        (from..to, r % axis.stride * self.phases().1 + r / axis.stride)
+        let r = run.start * axis.stride + tap * axis.dilation - axis.pad_begin - range.start;
+        (run, r % axis.stride * self.phases().1 + r / axis.stride)
     }
 }
 

@@ -17,6 +17,7 @@ use super::engine::products_work;
 use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
+use super::view;
 use crate::Geometry;
 use crate::blas::{BlockedGemm, Blocks, Tiles};
 use crate::choice::Blas;
@@ -155,11 +156,10 @@ impl<T: Element> Im2col<T> {
     fn make_columns(&self, x: &[T], k: &Range<usize>, positions: &Range<usize>, matrix: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
-        let last = &geometry.axes[geometry.axes.len() - 1];
+        let (last, outer) = geometry.axes.split_last().expect("a geometry has an axis");
         for (row, columns) in k.clone().zip(matrix.chunks_exact_mut(self.gemm.ld)) {
             let (channel, tap) = (row / taps, row % taps);
             let x = &x[channel * spatial..(channel + 1) * spatial];
-            let reach = tap % last.kernel * last.dilation;
             let mut done = 0;
             while done < positions.len() {
                 let position = positions.start + done;
@@ -167,41 +167,19 @@ impl<T: Element> Im2col<T> {
                 let run = (last.output - o).min(positions.len() - done);
                 let out = &mut columns[done..done + run];
                 done += run;
-                let Some(source) = source_row(geometry, position / last.output, tap / last.kernel) else {
-                    out.fill(T::Acc::ZERO);
-                    continue;
-                };
-                let x = &x[source * last.input..(source + 1) * last.input];
-                // Outputs o + e of the run that see an input element: pad_begin <= begin + e *
-                // stride < pad_begin + input.
-                let begin = o * last.stride + reach;
-                let from = last.pad_begin.saturating_sub(begin).div_ceil(last.stride).min(run);
-                let to = (last.pad_begin + last.input).saturating_sub(begin).div_ceil(last.stride).clamp(from, run);
-                out[..from].fill(T::Acc::ZERO);
-                out[to..].fill(T::Acc::ZERO);
-                if from < to {
-                    let x = &x[begin + from * last.stride - last.pad_begin..];
-                    stream::widen_strided(self.isa, x, last.stride, &mut out[from..to]);
+                let rows = (position / last.output, tap / last.kernel);
+                let source = view::row_met(outer, rows, |i| outer[i].output, |i| 0..outer[i].input);
+                // A row that is padding has no outputs that see X.
+                let width = if source.is_some() { last.input } else { 0 };
+                let seen = view::meeting(last, tap % last.kernel, o..o + run, &(0..width));
+                out[..seen.start - o].fill(T::Acc::ZERO);
+                out[seen.end - o..].fill(T::Acc::ZERO);
+                if let Some(source) = source.filter(|_| !seen.is_empty()) {
+                    let first = seen.start * last.stride + tap % last.kernel * last.dilation - last.pad_begin;
+                    let x = &x[source * last.input + first..];
+                    stream::widen_strided(self.isa, x, last.stride, &mut out[seen.start - o..seen.end - o]);
                 }
             }
         }
     }
-}
-
-/// The row of X, over the axes before the last, that a row of outputs sees through a tap; none
-/// where it is padding.
-fn source_row(geometry: &Geometry, mut outputs: usize, mut tap: usize) -> Option<usize> {
-    let (mut at, mut step) = (0, 1);
-    for axis in geometry.axes[..geometry.axes.len() - 1].iter().rev() {
-        let (o, k) = (outputs % axis.output, tap % axis.kernel);
-        (outputs, tap) = (outputs / axis.output, tap / axis.kernel);
-        let i = (o * axis.stride + k * axis.dilation).checked_sub(axis.pad_begin)?;
-        if i >= axis.input {
-            return None;
-        }
-        // Wraps only beside an axis without positions, where the row is padding in the end.
-        at = i.wrapping_mul(step).wrapping_add(at);
-        step = step.wrapping_mul(axis.input);
-    }
-    Some(at)
 }

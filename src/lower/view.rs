@@ -11,6 +11,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use convoke_kernels::gcd;
 
@@ -45,6 +46,39 @@ pub(crate) fn period(axis: &Axis) -> usize {
 /// The number of phases that have taps. Phase number i is the one of tap i.
 pub(crate) fn phases(axis: &Axis) -> usize {
     axis.kernel.min(period(axis))
+}
+
+/// The positions v among `from` for which `v * stride + tap * dilation - pad_begin` is in `to`: outputs
+/// of Conv that see X through the tap, or inputs of ConvTranspose that reach a part of Y.
+pub(crate) fn meeting(axis: &Axis, tap: usize, from: Range<usize>, to: &Range<usize>) -> Range<usize> {
+    let (reach, cut) = (tap * axis.dilation, axis.pad_begin + to.start);
+    let first = cut.saturating_sub(reach).div_ceil(axis.stride).clamp(from.start, from.end);
+    let end = (cut + to.len()).saturating_sub(reach).div_ceil(axis.stride).clamp(first, from.end);
+    first..end
+}
+
+/// The row, among those of the places `to(i)` of each axis, that meets row number `row` of `from(i)`
+/// positions of each axis through a tap, as [`meeting`] says. The axes are all but the last. None if there
+/// is no such row.
+pub(crate) fn row_met(
+    axes: &[Axis],
+    (mut row, mut tap): (usize, usize),
+    from: impl Fn(usize) -> usize,
+    to: impl Fn(usize) -> Range<usize>,
+) -> Option<usize> {
+    let (mut at, mut step) = (0_usize, 1_usize);
+    for (i, axis) in axes.iter().enumerate().rev() {
+        let (v, k, to) = (row % from(i), tap % axis.kernel, to(i));
+        (row, tap) = (row / from(i), tap / axis.kernel);
+        let place = (v * axis.stride + k * axis.dilation).checked_sub(axis.pad_begin + to.start)?;
+        if place >= to.len() {
+            return None;
+        }
+        // Wraps only beside an axis without places, where there is no row in the end.
+        at = place.wrapping_mul(step).wrapping_add(at);
+        step = step.wrapping_mul(to.len());
+    }
+    Some(at)
 }
 
 /// A tap of a phase of Y.

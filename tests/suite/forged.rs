@@ -129,7 +129,7 @@ fn check_heights<T: Scalar>(layer: &Layer, heights: &[usize]) {
 /// Where the heights of panels are in the description of weights for `grouped`: behind the number of
 /// the layout's kind.
 fn heights_in(saved: &[u8]) -> std::ops::Range<usize> {
-    const GROUPED: u8 = 10;
+    const GROUPED: u8 = 8;
     let bytes = description(saved);
     // The list ends before the number of values.
     let is_list = |at: &usize| bytes[*at] == GROUPED && bytes.get(at + 1).is_some_and(|count| (1..=8).contains(count));
