@@ -4,14 +4,15 @@
 //! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image
 //! and group. K is in blocks of at most [`MOST_BLOCK_STEPS`].
 //!
-//! The output is cut into bands along its first axis. A task multiplies the input positions that
-//! reach its band, a tile at a time, and adds the products to sums of the band. No other task has
-//! that band: there are no atomics, and every output is stored once. Along the last axis the sums
-//! are stored by phases of the stride, so that each addition is of two runs of neighbours.
+//! The output is cut into slabs, along the outermost axis whose positions are not too large. A task
+//! multiplies the input positions that reach its slab, a tile at a time, and adds the products to sums
+//! of the slab. No other task has that slab: there are no atomics, and every output is stored once.
+//! Along the last axis the sums are stored by phases of the stride, so that each addition is of two
+//! runs of neighbours.
 //!
 //! Accepts every ConvTranspose. Scratch of a task: a tile of the input and one of the product,
 //! each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the band, of at most
-//! [`band_bytes`] or one position of the first axis.
+//! [`band_bytes`] or one position of [`MOST_BAND_BYTES`].
 
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -22,6 +23,7 @@ use convoke_kernels::{Isa, Real};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::engine::products_work;
 use super::layout::WeightLayout;
+use super::planes::{Slab, SlabCut};
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::sink::Finish;
 use super::view;
@@ -44,6 +46,11 @@ const LEAST_POSITIONS: usize = 64;
 /// The most positions of a tile. More gain nothing.
 const MOST_POSITIONS: usize = 4096;
 
+/// Bytes of the sums of a position of an axis from which on bands are cut along the next axis. It bounds
+/// the scratch of a task. It is far above [`band_bytes`], because bands of a single position multiply
+/// most inputs several times.
+const MOST_BAND_BYTES: usize = 4 << 20;
+
 /// Bytes of a tile of the input, and of the product, about: both stay in the L2 cache beside the
 /// sums.
 fn tile_bytes(machine: &Machine) -> usize {
@@ -64,7 +71,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let rows = channels.times(taps);
     let positions = tile_bytes(machine) / size_of::<T::Acc>() / rows.size().max(k.size());
     let positions = positions.clamp(LEAST_POSITIONS, MOST_POSITIONS).min(geometry.input_spatial().max(1));
-    let bands = bands(request, &channels, most_bytes);
+    let cut = cut(request, &channels, most_bytes);
+    let bands = geometry.axes[..cut.axis].iter().map(|axis| axis.output).product::<usize>()
+        * geometry.axes[cut.axis].output.div_ceil(cut.extent);
 
     let packed = match request.layout {
         None => None,
@@ -77,11 +86,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     };
     let gemm = BlockedGemm::<T::Acc>::new((blas, machine), (rows, k, positions), packed)?;
     let (images, groups, panels) = (geometry.batch, geometry.group, channels.count());
-    let split = GemmSplit { images, groups, columns: bands.count(), panels, shares: panels };
+    let split = GemmSplit { images, groups, columns: bands, panels, shares: panels };
 
     let mut scratch = Ledger::default();
     let [input, product, tile] = gemm.lens();
-    let sums = channels.size() * Band { axes: &geometry.axes, rows: bands.range(0) }.len();
+    let sums = channels.size() * Band::new(&geometry.axes, cut, 0).len();
     let pieces = [
         scratch.book("input", input),
         scratch.book("product", product),
@@ -97,7 +106,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             Count(channels.size(), "output channel"),
             Count(positions, "input position"),
             k.size(),
-            Count(bands.count(), "band")
+            Count(bands, "band")
         ),
         layout: WeightLayout::BlasColumns { blas, channels: channels.size(), panels: gemm.layout() },
         packed_len: geometry.weight_len(),
@@ -109,50 +118,58 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
         let geometry = geometry.clone();
-        Box::new(Col2im { geometry, isa, finish, gemm, channels, positions, bands, split, pieces })
+        Box::new(Col2im { geometry, isa, finish, gemm, channels, positions, cut, split, pieces })
     });
     Ok(Offer { recipe, build })
 }
 
-/// The positions of the first axis in bands of as many as [`band_bytes`] hold. A band has fewer if
+/// How the output is cut into bands of as many positions as [`band_bytes`] hold. A band has fewer if
 /// threads would be left without work, but not so few that most input positions reach several
 /// bands. Its sums take at most `most_bytes`, unless a single position takes more.
-fn bands<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usize) -> Blocks {
-    let geometry = request.geometry;
-    let (first, rest) = geometry.axes.split_first().expect("a geometry has an axis");
-    let position = rest.iter().map(|axis| axis.output).product::<usize>() * channels.size() * size_of::<T::Acc>();
-    let fitting = band_bytes(request.machine).min(most_bytes) / position.max(1);
-    let tasks = geometry.batch * geometry.group * channels.count();
+fn cut<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usize) -> SlabCut {
+    let (geometry, axes) = (request.geometry, &request.geometry.axes);
+    let outputs = |axes: &[Axis]| axes.iter().map(|axis| axis.output).product::<usize>();
+    let position = |axis: usize| outputs(&axes[axis + 1..]).saturating_mul(channels.size() * size_of::<T::Acc>());
+    let last = axes.len() - 1;
+    let axis = (0..last).find(|&axis| position(axis) <= MOST_BAND_BYTES.min(most_bytes)).unwrap_or(last);
+    let cut = &axes[axis];
+    let fitting = band_bytes(request.machine).min(most_bytes) / position(axis).max(1);
+    let tasks = geometry.batch * geometry.group * channels.count() * outputs(&axes[..axis]);
     let shared = match request.threads {
         1 => usize::MAX,
-        threads => (first.output * tasks).div_ceil(TASKS_PER_THREAD * threads),
+        threads => (cut.output * tasks).div_ceil(TASKS_PER_THREAD * threads),
     };
-    let overlap = (first.kernel - 1).saturating_mul(first.dilation);
-    let least = overlap.saturating_mul(ROWS_FOR_SHARED_ROW).saturating_add(first.stride);
-    Blocks::new(first.output, fitting.min(shared.max(least)).max(1))
+    let overlap = (cut.kernel - 1).saturating_mul(cut.dilation);
+    let least = overlap.saturating_mul(ROWS_FOR_SHARED_ROW).saturating_add(cut.stride);
+    let extent = fitting.min(shared.max(least)).clamp(1, cut.output);
+    // Bands have nearly equal extents, which are whole strides.
+    let even = cut.output.div_ceil(cut.output.div_ceil(extent));
+    SlabCut { axis, extent: even.next_multiple_of(cut.stride.min(even)) }
 }
 
-/// Where the sums of one channel over a band of the output are in scratch.
+/// Where the sums of one channel over a slab of the output are in scratch.
 struct Band<'a> {
     axes: &'a [Axis],
-    /// Its positions on the first axis. It has all positions of the others.
-    rows: Range<usize>,
+    slab: Slab,
 }
 
-impl Band<'_> {
+impl<'a> Band<'a> {
+    fn new(axes: &'a [Axis], cut: SlabCut, band: usize) -> Self {
+        Self { axes, slab: Slab::new(axes, cut, band) }
+    }
+
     fn last(&self) -> &Axis {
         &self.axes[self.axes.len() - 1]
     }
 
     /// The band's positions along an axis.
     fn range(&self, axis: usize) -> Range<usize> {
-        if axis == 0 { self.rows.clone() } else { 0..self.axes[axis].output }
+        self.slab.range(self.axes, axis)
     }
 
     /// The band's positions in a channel of Y.
     fn outputs(&self) -> Range<usize> {
-        let behind: usize = self.axes[1..].iter().map(|axis| axis.output).product();
-        self.rows.start * behind..self.rows.end * behind
+        self.slab.first..self.slab.first + self.slab.len(self.axes)
     }
 
     /// Outputs of the last axis.
@@ -177,14 +194,34 @@ impl Band<'_> {
         (0..self.axes.len() - 1).map(|i| self.range(i).len()).product::<usize>() * self.row_len()
     }
 
-    /// The input positions that reach the band.
-    fn inputs(&self) -> Range<usize> {
-        let axis = &self.axes[0];
-        let behind: usize = self.axes[1..].iter().map(|axis| axis.input).product();
+    /// The input positions along an axis that reach the band.
+    fn reaching(&self, axis: usize) -> Range<usize> {
+        let (axis, range) = (&self.axes[axis], self.range(axis));
         let reach = (axis.kernel - 1) * axis.dilation;
-        let first = (self.rows.start + axis.pad_begin).saturating_sub(reach).div_ceil(axis.stride);
-        let end = ((self.rows.end - 1 + axis.pad_begin) / axis.stride + 1).min(axis.input);
-        if first < end { first * behind..end * behind } else { 0..0 }
+        let first = (range.start + axis.pad_begin).saturating_sub(reach).div_ceil(axis.stride);
+        let end = ((range.end - 1 + axis.pad_begin) / axis.stride + 1).min(axis.input);
+        // The first position that could reach it may be far beyond X.
+        if first < end { first..end } else { 0..0 }
+    }
+
+    /// The number of runs of input positions that reach the band: one for each position on the axes
+    /// before the band's.
+    fn runs(&self) -> usize {
+        (0..self.slab.axis).map(|i| self.reaching(i).len()).product()
+    }
+
+    /// Run number `index` of the input positions that reach the band.
+    fn inputs(&self, mut index: usize) -> Range<usize> {
+        let (mut outer, mut step) = (0, 1);
+        for i in (0..self.slab.axis).rev() {
+            let reaching = self.reaching(i);
+            outer += (reaching.start + index % reaching.len()) * step;
+            index /= reaching.len();
+            step *= self.axes[i].input;
+        }
+        let behind: usize = self.axes[self.slab.axis + 1..].iter().map(|axis| axis.input).product();
+        let (first, reaching) = (outer * self.axes[self.slab.axis].input, self.reaching(self.slab.axis));
+        (first + reaching.start) * behind..(first + reaching.end) * behind
     }
 
     /// The row of sums that a row of inputs reaches through a tap. Inputs and tap are indices
@@ -216,8 +253,7 @@ struct Col2im<T: Element> {
     channels: Blocks,
     /// Input positions of a tile.
     positions: usize,
-    /// Positions of the first axis.
-    bands: Blocks,
+    cut: SlabCut,
     split: GemmSplit,
     /// A tile of the input, one of the product, the scratch of the backend, and the sums of a block of
     /// channels.
@@ -228,8 +264,9 @@ impl<T: Element> Col2im<T> {
     /// What a task computes: the output channels of its block, counted within the group, and its band.
     fn part(&self, task: usize) -> (Part, Range<usize>, Band<'_>) {
         let part = self.split.part(task);
-        let (channels, rows) = (self.channels.range(part.panels.start), self.bands.range(part.columns));
-        (part, channels, Band { axes: &self.geometry.axes, rows })
+        let channels = self.channels.range(part.panels.start);
+        let band = Band::new(&self.geometry.axes, self.cut, part.columns);
+        (part, channels, band)
     }
 
     /// Adds the products of a tile of input positions to the sums.
@@ -284,20 +321,21 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         sums.fill(T::Acc::ZERO);
         let spatial = geometry.input_spatial();
         let x = &io.x[(image * geometry.in_channels + group * geometry.in_channels_per_group()) * spatial..];
-        let inputs = band.inputs();
-        // Tiles begin at multiples of their length, wherever the band begins. So every sum adds its
-        // products in the same order, however the output is cut.
-        let mut first = inputs.start;
-        while first < inputs.end {
-            let n = (self.positions - first % self.positions).min(inputs.end - first);
-            let tiles = Tiles { b: &mut *input, c: &mut *product, tile: &mut *tile };
-            self.gemm.multiply(io.weights, (group, panels.start), n, tiles, |k, input| {
-                for (c, row) in k.zip(input.chunks_exact_mut(self.gemm.ld)) {
-                    stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
-                }
-            });
-            self.add(&band, first..first + n, product, sums);
-            first += n;
+        for inputs in (0..if spatial == 0 { 0 } else { band.runs() }).map(|run| band.inputs(run)) {
+            // Tiles begin at multiples of their length, wherever the band begins. So every sum adds its
+            // products in the same order, however the output is cut.
+            let mut first = inputs.start;
+            while first < inputs.end {
+                let n = (self.positions - first % self.positions).min(inputs.end - first);
+                let tiles = Tiles { b: &mut *input, c: &mut *product, tile: &mut *tile };
+                self.gemm.multiply(io.weights, (group, panels.start), n, tiles, |k, input| {
+                    for (c, row) in k.zip(input.chunks_exact_mut(self.gemm.ld)) {
+                        stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
+                    }
+                });
+                self.add(&band, first..first + n, product, sums);
+                first += n;
+            }
         }
         let sink = self.finish.sink(io);
         for (channel, sums) in channels.zip(sums.chunks_exact_mut(band.len())) {

@@ -74,12 +74,44 @@ struct PlaneRow {
 pub(crate) struct Slab {
     /// The linear index of the first output position.
     pub(crate) first: usize,
+    /// The axis that is cut.
+    pub(crate) axis: usize,
     /// The linear index of its position on the axes before the slab's.
     outer: usize,
     /// The first position on the slab's axis.
     start: usize,
     /// Positions on the slab's axis. The last slab may have fewer than the cut's extent.
     pub(crate) extent: usize,
+}
+
+impl Slab {
+    /// Slab number `index`.
+    pub(crate) fn new(axes: &[Axis], cut: SlabCut, index: usize) -> Self {
+        let SlabCut { axis, extent } = cut;
+        let output = axes[axis].output;
+        let along = output.div_ceil(extent);
+        let (outer, start) = (index / along, index % along * extent);
+        let inner: usize = axes[axis + 1..].iter().map(|a| a.output).product();
+        Self { first: (outer * output + start) * inner, axis, outer, start, extent: extent.min(output - start) }
+    }
+
+    /// Its output positions along an axis.
+    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> core::ops::Range<usize> {
+        match axis.cmp(&self.axis) {
+            Ordering::Less => {
+                let between: usize = axes[axis + 1..self.axis].iter().map(|a| a.output).product();
+                let position = self.outer / between % axes[axis].output;
+                position..position + 1
+            }
+            Ordering::Equal => self.start..self.start + self.extent,
+            Ordering::Greater => 0..axes[axis].output,
+        }
+    }
+
+    /// The number of its output positions, which are neighbours.
+    pub(crate) fn len(&self, axes: &[Axis]) -> usize {
+        self.extent * axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
+    }
 }
 
 /// The sizes of planes. They are cheap to find, because no tables are made: the search for a cut
@@ -332,18 +364,9 @@ impl PaddedPlanes {
         (self.rows, self.places) = (rows, places);
     }
 
-    /// Slabs along the slab's axis.
-    fn slabs_along(&self) -> usize {
-        self.axes[self.cut.axis].output.div_ceil(self.cut.extent)
-    }
-
     /// Slab number `index`.
     pub(crate) fn slab(&self, index: usize) -> Slab {
-        let (outer, along) = (index / self.slabs_along(), index % self.slabs_along());
-        let inner: usize = self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product();
-        let output = self.axes[self.cut.axis].output;
-        let start = along * self.cut.extent;
-        Slab { first: (outer * output + start) * inner, outer, start, extent: self.cut.extent.min(output - start) }
+        Slab::new(&self.axes, self.cut, index)
     }
 
     /// The output positions of slab number `index`, which are neighbours.
@@ -354,15 +377,7 @@ impl PaddedPlanes {
 
     /// The output positions of a slab along an axis.
     pub(crate) fn range(&self, slab: &Slab, axis: usize) -> core::ops::Range<usize> {
-        match axis.cmp(&self.cut.axis) {
-            Ordering::Less => {
-                let between: usize = self.axes[axis + 1..self.cut.axis].iter().map(|a| a.output).product();
-                let position = slab.outer / between % self.axes[axis].output;
-                position..position + 1
-            }
-            Ordering::Equal => slab.start..slab.start + slab.extent,
-            Ordering::Greater => 0..self.axes[axis].output,
-        }
+        slab.range(&self.axes, axis)
     }
 
     /// Whether a slab has the full extent.
@@ -382,7 +397,7 @@ impl PaddedPlanes {
 
     /// Output positions of a slab.
     pub(crate) fn slab_len(&self, slab: &Slab) -> usize {
-        slab.extent * self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product::<usize>()
+        slab.len(&self.axes)
     }
 
     /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along
