@@ -419,7 +419,9 @@ impl<T: Real> SpatialTiles<T> {
                 // may have been there since the last run. Then the next panel of A is fetched instead
                 // of columns.
                 let fetches_a = is_far || (is_large && at == 0);
-                if !blocked && !fetches_a && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
+                // Several panels follow one another in memory with all their steps.
+                let is_one_call = !blocked && !fetches_a && rows.k.len() == rows.k_total;
+                if is_one_call && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
                     turns += run.len();
                     return;
                 }

@@ -30,7 +30,7 @@ pub(super) struct Estimate<T: Real> {
     pub(super) blocking: Blocking<T>,
     /// Cycles until all threads are done.
     pub(super) latency_cycles: f64,
-    /// What all tasks take together.
+    /// What all tasks take.
     pub(super) work: Work,
 }
 

@@ -6,17 +6,10 @@
 //! is cut into. A task transforms a block of tiles for all channels. Then it multiplies the values by a
 //! chunk of filters, and takes the products back into Y, chunk by chunk.
 //!
-//! Accepts Conv and ConvTranspose with one to three spatial axes. The last two have more than one
-//! tap together. The outermost of three axes has no dilation, and its taps are steps of k. There
-//! are at most [`MOST_STEPS`] steps, counted over all filters.
-//!
-//! * [`conv`]: on the last two axes a stride is at most [`MOST_STRIDE`](view::MOST_STRIDE), shorter
-//!   than the kernel, and without dilation; its phases are channels. The outermost of three axes
-//!   may have any stride. A layer with dilation d is d interleaved layers on each of the last two
-//!   axes.
-//! * [`transposed`]: the phases of the strides are filters over the same tiles. There is no
-//!   dilation, pads at the beginning crop less than a tap's reach, and the phases along the last
-//!   axis fill whole vectors.
+//! Accepts Conv and ConvTranspose with one to three spatial axes, at most [`MOST_STEPS`] steps of k over all
+//! filters, and what [`conv`] and [`transposed`] say; `docs/algorithms.md` has all rules. The taps of the
+//! outermost of three axes are steps of k. The phases of strides are channels of Conv, and filters of
+//! ConvTranspose. A layer with dilation d is d interleaved layers on each of the last two axes.
 //!
 //! The scratch of a task does not depend on the image's height and width, and only up to a limit on its
 //! depth. NaN and infinities spread over a tile. So tiles whose results are not finite are computed again

@@ -50,13 +50,8 @@ impl PackedLayout {
     }
 
     /// W, among packed values.
-    pub(super) fn w<'p, T>(&self, packed: &'p [T]) -> &'p [T] {
-        &packed[self.transformed_len..self.len()]
-    }
-
-    /// As [`w`](Self::w), to be packed.
-    pub(super) fn w_mut<'p, T>(&self, packed: &'p mut [T]) -> &'p mut [T] {
-        &mut packed[self.transformed_len..self.len()]
+    pub(super) fn w(&self) -> Range<usize> {
+        self.transformed_len..self.len()
     }
 
     /// The transformed filters of the panel of `nr` filters of a group that begins with filter
@@ -130,7 +125,7 @@ pub(super) fn pack<T: Real>(
         for c in 0..view.channels {
             for row in 0..rows {
                 filter(first + row, c, &mut taps);
-                place_beside(&taps, &mut sides, row, rows);
+                sides.chunks_exact_mut(rows).zip(&taps).for_each(|(side, w)| side[row] = w.to_f64());
             }
             for kd in 0..depth {
                 let side = |kv: usize, kh: usize| &sides[((kd * down + kv) * along + kh) * rows..][..rows];
@@ -157,13 +152,6 @@ pub(super) fn pack<T: Real>(
                 }
             }
         }
-    }
-}
-
-/// Puts the taps of filter `row` beside those of the other `rows` of a panel.
-fn place_beside<T: Real>(taps: &[T], sides: &mut [f64], row: usize, rows: usize) {
-    for (side, w) in sides.chunks_exact_mut(rows).zip(taps) {
-        side[row] = w.to_f64();
     }
 }
 

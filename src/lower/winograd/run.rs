@@ -135,22 +135,21 @@ impl<T: Real> GemmCalls<T> {
         Some(Self { all, of_gemm: tiles.count, rate: tiles.rate() })
     }
 
-    /// Multiplies one value of tiles, `v`, by the filters of a panel.
+    /// Multiplies one value of tiles, `v`, by the weights `[step of k][filter]` of a panel of `nr` filters.
     fn multiply(
         &self,
-        koff: RowOffsetsRef<'_>,
-        v: &[T],
-        filters: Panel<'_, T>,
+        (koff, v): (RowOffsetsRef<'_>, &[T]),
+        (weights, nr): (&[T], usize),
         fetch: &mut Fetch<'_, T>,
         products: &mut [T],
     ) {
-        let (steps, nr) = (koff.len(), filters.nr);
+        let steps = koff.len();
         let kc = if steps <= MOST_STEPS { steps.max(1) } else { steps.div_ceil(steps.div_ceil(MOST_STEPS)) };
         for gemm in self.all.chunks(self.of_gemm) {
             for k in (0..steps.max(1)).step_by(kc) {
                 let block_of_k = k..(k + kc).min(steps);
                 let koff = if steps <= MOST_STEPS { koff } else { koff.rows(block_of_k.clone()) };
-                let w = &filters.weights[k * nr..block_of_k.end * nr];
+                let w = &weights[k * nr..block_of_k.end * nr];
                 for call in gemm {
                     // Without steps of k nothing is read.
                     let x = v.get(call.v..).unwrap_or(&[]);
@@ -160,15 +159,6 @@ impl<T: Real> GemmCalls<T> {
             }
         }
     }
-}
-
-/// The packed filters of a panel for one value.
-#[derive(Clone, Copy)]
-struct Panel<'a, T> {
-    /// `[step of k][filter]`.
-    weights: &'a [T],
-    /// Filters of the panel, with those that fill it up.
-    nr: usize,
 }
 
 /// The tables of all blocks of one size.
@@ -452,8 +442,7 @@ impl<T: Element> Winograd<T> {
         let (block, kernel) = (task.block, self.blocking.scheme.kernel);
         let (depth, slots) = (&self.view.roles.depth, self.slots());
         let filters = |panel: usize, value: usize, taps: &Range<usize>| {
-            let (first, nr) = self.panel(panel);
-            Panel { weights: &weights[self.layout.filters(task.group, (first, nr), value, taps)], nr }
+            &weights[self.layout.filters(task.group, self.panel(panel), value, taps)]
         };
         // The taps of the depth axis that meet X, for each slice and for all. Those of the first slice
         // and of the last one may be fewer.
@@ -479,7 +468,7 @@ impl<T: Element> Winograd<T> {
                     }
                     None => None,
                 };
-                let next = next.map_or(&[][..], |(panel, value)| filters(panel, value, &all_taps).weights);
+                let next = next.map_or(&[][..], |(panel, value)| filters(panel, value, &all_taps));
                 let nr = self.panel(panel).1;
                 // The calls for all slices have a part in fetching.
                 let first = calls.all.first().map(|first| first.kernel(nr));
@@ -491,7 +480,7 @@ impl<T: Element> Winograd<T> {
                     let at = self.products_at(i, panel - panels.start) + value * self.pieces.product_plane;
                     let products = &mut scratch.products[at..][..self.pieces.product_plane];
                     if let Some(fetch) = &mut fetch {
-                        calls.multiply(koff, v, filters(panel, value, taps), fetch, products);
+                        calls.multiply((koff, v), (filters(panel, value, taps), nr), fetch, products);
                     }
                     if is_short(value) {
                         clear_last_rows(&block.size, nr, products);
@@ -547,7 +536,7 @@ impl<T: Element> Winograd<T> {
     /// Computes outputs by the definition: those of a tile whose sums are not finite, because NaN and
     /// infinities spread over a tile.
     fn define(&self, io: &Io<'_, T>, part: &OutputBox) {
-        let (geometry, w) = (&self.geometry, self.layout.w(io.weights));
+        let (geometry, w) = (&self.geometry, &io.weights[self.layout.w()]);
         let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
         let mut element = |index: usize| {
             let bias = io.bias[index / geometry.output_spatial() % geometry.out_channels].to_f64();
@@ -592,7 +581,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
             let filter = |row: usize, c: usize, taps: &mut [T::Acc]| self.operator.filter(self, w, row, c, taps);
             pack::pack(view, scheme, layout, &self.tiles, group, filter, packed);
         }
-        for (packed, w) in layout.w_mut(packed).iter_mut().zip(w) {
+        for (packed, w) in packed[layout.w()].iter_mut().zip(w) {
             *packed = w.to_acc();
         }
     }
