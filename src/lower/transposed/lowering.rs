@@ -13,6 +13,7 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Span, Split};
 use crate::exec::{Arena, Line};
 use crate::lower::contract::{Io, Lowering, Request};
+use crate::lower::engine::a_block_bytes;
 use crate::lower::planes::{PaddedPlanes, Slab};
 use crate::lower::shares::Part;
 use crate::lower::sink::Finish;
@@ -38,6 +39,8 @@ pub(super) struct Transposed<T: Element> {
     pub(super) weave: &'static WeaveKernel<T::Acc>,
     pub(super) mode: PhaseMode,
     pub(super) k_blocks: usize,
+    /// Whether the panels of a phase of the outer axes stay in the L2 cache.
+    pub(super) is_near: bool,
     /// Whether Y is so large that its lines are prefetched.
     pub(super) is_far: bool,
     split: PhaseSplit,
@@ -56,6 +59,8 @@ impl<T: Element> Transposed<T> {
         let geometry = request.geometry;
         let PhasePlan { phases, slots, cut, rows, tiles, mode, k_blocks, .. } = plan;
         let first = phases.iter().map(|p| p.first).collect();
+        let outer_phases: usize = phases[..phases.len() - 1].iter().map(|p| p.axis.stride).product();
+        let panel_bytes = geometry.weight_len() / geometry.group / outer_phases * size_of::<T::Acc>();
         let planes = PaddedPlanes::from(phases.iter().map(OutputPhases::as_conv).collect(), first, cut);
         Self {
             geometry: geometry.clone(),
@@ -73,6 +78,7 @@ impl<T: Element> Transposed<T> {
             weave,
             mode,
             k_blocks,
+            is_near: panel_bytes <= a_block_bytes(request.machine),
             is_far: geometry.output_len() * size_of::<T>() > request.machine.near_y_bytes(),
             split,
             scratch,

@@ -13,8 +13,10 @@ use crate::exec::region::Stores;
 use crate::lower::contract::Io;
 use crate::lower::sink::Sink;
 
-/// The most runs of outputs that one call interleaves: a list of them is on the stack.
-const MOST_RUNS: usize = 16;
+/// The most runs of outputs that one call stores, of a strip and of a slab: a list of them is on the
+/// stack.
+const STRIP_RUNS: usize = 8;
+const SLAB_RUNS: usize = 32;
 
 /// One phase of the outer axes, for one slab of one group of one image: what its panels and
 /// strips share.
@@ -66,8 +68,8 @@ impl<T: Element> Transposed<T> {
 
     /// Computes some panels for one phase, and stores them.
     ///
-    /// Pairs are stored strip by strip: their panels are small, and the rows of B of a strip stay in the
-    /// L1 cache. Otherwise the rows of all channels of Y would compete for cache sets.
+    /// Pairs are stored strip by strip if the panels stay in the L2 cache: the rows of B of a strip then stay
+    /// in the L1 cache. Otherwise the rows of all channels of Y would compete for cache sets.
     pub(super) fn store_phase(
         &self,
         sink: &Sink<'_, '_, T>,
@@ -79,7 +81,7 @@ impl<T: Element> Transposed<T> {
             return self.sum_channel(sink, here, &self.panel(here, 0, 1), sums.outputs);
         }
         let is_paired = self.mode == PhaseMode::Paired && sink.pairs().is_some();
-        let together = if is_paired { panels.len().max(1) } else { 1 };
+        let together = if is_paired && self.is_near { panels.len().max(1) } else { 1 };
         // Where the pairs of each vector of a strip go in a channel of Y.
         let mut pairs = [0; MOST_PAIRED_VECTORS];
         for first in panels.clone().step_by(together) {
@@ -113,7 +115,7 @@ impl<T: Element> Transposed<T> {
     fn fetch(&self, sink: &Sink<'_, '_, T>, here: &SlabPhase<'_, T::Acc>, panel: &PhasePanel, strip: &Range<usize>) {
         if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
             let fetch = |runs: &[Run]| self.weave.fetch(runs, panel.height, &y, self.positions);
-            self.for_each_runs(here, &self.columns_of(strip), fetch);
+            self.for_each_runs::<STRIP_RUNS>(here, &self.columns_of(strip), fetch);
         }
     }
 
@@ -134,11 +136,16 @@ impl<T: Element> Transposed<T> {
         begins.partition_point(|begin| begin + here.along.len() <= columns.start)
     }
 
-    /// Calls `store` with the runs of outputs of some columns of a slab, some at a time.
-    fn for_each_runs(&self, here: &SlabPhase<'_, T::Acc>, columns: &Range<usize>, mut store: impl FnMut(&[Run])) {
-        let mut runs = [Run::default(); MOST_RUNS];
-        let (mut count, mut row) = (MOST_RUNS, self.first_row(here, columns));
-        while count == MOST_RUNS {
+    /// Calls `store` with the runs of outputs of some columns of a slab, at most `MOST` at a time.
+    fn for_each_runs<const MOST: usize>(
+        &self,
+        here: &SlabPhase<'_, T::Acc>,
+        columns: &Range<usize>,
+        mut store: impl FnMut(&[Run]),
+    ) {
+        let mut runs = [Run::default(); MOST];
+        let (mut count, mut row) = (MOST, self.first_row(here, columns));
+        while count == MOST {
             (count, row) = self.runs(here, columns, row, &mut runs);
             store(&runs[..count]);
         }
@@ -148,7 +155,7 @@ impl<T: Element> Transposed<T> {
     /// stored: each vector has pairs of one run only, and none of them is cropped.
     fn find_pairs(&self, here: &SlabPhase<'_, T::Acc>, strip: &Range<usize>, places: &mut [usize]) -> bool {
         let (columns, lanes) = (self.columns_of(strip), self.tiles.lanes);
-        let mut runs = [Run::default(); MOST_RUNS];
+        let mut runs = [Run::default(); STRIP_RUNS];
         let (count, _) = self.runs(here, &columns, self.first_row(here, &columns), &mut runs);
         for (vector, place) in places[..strip.len()].iter_mut().enumerate() {
             let Some(run) = runs[..count].iter().rfind(|run| run.from <= vector * lanes) else { return false };
@@ -265,7 +272,7 @@ impl<T: Element> Transposed<T> {
             tile[slots.with_taps * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
         let strands = Strands { sums: tile, slots: &slots.of_strand, step: panel.height * nr, pitch: nr };
-        self.for_each_runs(here, &columns, |runs| {
+        self.for_each_runs::<STRIP_RUNS>(here, &columns, |runs| {
             self.store_runs(sink, panel, runs, sums.outputs, |first, runs, epilogue, y, ldy| {
                 let strands = Strands { sums: &strands.sums[first * nr..], ..strands };
                 self.weave.run(&strands, runs, epilogue, y, ldy);
@@ -292,7 +299,7 @@ impl<T: Element> Transposed<T> {
             return;
         }
         // The runs of a channel are staged one behind the other.
-        let (mut staged, mut len) = ([Run::default(); MOST_RUNS], 0);
+        let (mut staged, mut len) = ([Run::default(); SLAB_RUNS], 0);
         for (staged, run) in staged.iter_mut().zip(runs) {
             *staged = Run { at: len, ..*run };
             len += run.len;
@@ -327,15 +334,18 @@ impl<T: Element> Transposed<T> {
     ) {
         let (io, pass) = (sink.io, &here.outer.passes[0]);
         let kernels = self.tiles.width(strip.len());
-        let k = self.geometry.in_channels_per_group() * pass.taps;
+        let (k, ldy) = (self.geometry.in_channels_per_group() * pass.taps, self.positions);
         let koff = pass.koff[0].rows(0..k);
         let b = &here.planes[strip.start * self.tiles.lanes..];
         let weights_of = |panel: &PhasePanel| {
             let before = pass.before * self.geometry.in_channels_per_group() * panel.height;
             &io.weights[panel.channel * self.channel_weights + before..][..panel.height * pass.phases * k]
         };
-        let run = 2 * self.tiles.lanes;
-        let runs = places.map(|at| Run { at, len: run, ..Run::default() });
+        let (places, len) = (&places[..strip.len()], 2 * self.tiles.lanes);
+        let mut runs = [Run::default(); MOST_PAIRED_VECTORS];
+        if self.is_far {
+            runs.iter_mut().zip(places).for_each(|(run, at)| *run = Run { at: *at, len, ..Run::default() });
+        }
         // The epilogue is made once, before the panels. A kernel reads several of its values by one
         // load. If they had just been written one by one, that load would wait for all stores
         // before them.
@@ -347,12 +357,12 @@ impl<T: Element> Transposed<T> {
             let is_ahead = strip.start == 0 && panel.has_next;
             let ahead = if is_ahead { Ahead::lines(weights_of(&self.panel(here, p + 1, end))) } else { Ahead::NONE };
             epilogue.bias = &io.bias[panel.channel..panel.channel + panel.height];
-            let stores = panel.stores(&runs[..strip.len()], self.positions);
+            let stores = places.iter().map(|place| Stores::row(panel.at + place, len).times(panel.height, ldy));
             let mut y = sink.dest(panel.at, stores.clone()).expect("a type that kernels store");
             if self.is_far {
-                self.weave.fetch(&runs[..strip.len()], panel.height, &y, self.positions);
+                self.weave.fetch(&runs[..places.len()], panel.height, &y, ldy);
             }
-            let (kernel, a, ldy) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel), self.positions);
+            let (kernel, a) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel));
             kernel.finish_pairs(a, b, koff, ahead, tile, false, &mut y, ldy, places, &epilogue);
             sink.activate_stored(stores);
         }
@@ -376,7 +386,7 @@ impl<T: Element> Transposed<T> {
             }
         }
         let strands = &strands[..self.slots.of_strand.len()];
-        self.for_each_runs(here, &self.columns_of(&(0..here.vectors)), |runs| {
+        self.for_each_runs::<SLAB_RUNS>(here, &self.columns_of(&(0..here.vectors)), |runs| {
             self.store_runs(sink, channel, runs, outputs, |_, runs, epilogue, y, _| {
                 self.weave.sum(here.planes, strands, runs, epilogue, y);
             });
