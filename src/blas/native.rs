@@ -1,19 +1,18 @@
 //! The backend of this crate's own micro-kernels.
 
-use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Dest, RowOffsets, StoreMap};
 
-use super::gemm::{Backend, Gemm, Product, Size};
+use super::Product;
 use crate::element::Compute;
 use crate::lower::engine::{SpatialTiles, lanes};
 use crate::lower::sink::no_epilogue;
 use crate::machine::Machine;
 
-struct Native<A: Compute> {
-    size: Size,
+/// A GEMM for a fixed number of rows.
+pub(super) struct Native<A: Compute> {
     tiles: SpatialTiles<A>,
     koff: RowOffsets,
     map: StoreMap,
@@ -21,46 +20,53 @@ struct Native<A: Compute> {
     zeros: Vec<A>,
 }
 
-/// # Errors
-/// The reason why the kernels cannot do it.
-pub(crate) fn backend<A: Compute>(machine: &Machine, size: Size, mr: Option<usize>) -> Result<Backend<A>, String> {
-    if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
-        return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
+impl<A: Compute> Native<A> {
+    /// A GEMM for `rows` rows and at most `k` steps. With `mr`, only panels of that height are taken.
+    ///
+    /// # Errors
+    /// The reason why the kernels cannot do it.
+    pub(super) fn new(
+        machine: &Machine,
+        (rows, k, ld): (usize, usize, usize),
+        mr: Option<usize>,
+    ) -> Result<Self, String> {
+        if k.checked_mul(ld).is_none_or(|len| u32::try_from(len).is_err()) {
+            return Err(alloc::format!("{k} rows of B, of {ld} values each, exceed 32-bit offsets"));
+        }
+        let tiles = SpatialTiles::choose(machine, rows, ld / lanes::<A>(machine.isa()), mr, |_| 1.0)
+            .ok_or_else(|| String::from("no kernel for this tile"))?;
+        let map = StoreMap::contiguous(ld, tiles.lanes);
+        Ok(Self { tiles, koff: RowOffsets::packed(k, ld), map, zeros: alloc::vec![A::ZERO; rows] })
     }
-    let vectors = size.ld / lanes::<A>(machine.isa());
-    let tiles = SpatialTiles::choose(machine, size.rows, vectors, mr, |_| 1.0)
-        .ok_or_else(|| String::from("no kernel for this tile"))?;
-    Ok(Backend {
-        kernel: tiles.name(),
-        layout: tiles.mr(),
-        tile_len: tiles.tile_len(),
-        build: Box::new(move || {
-            Box::new(Native {
-                size,
-                koff: RowOffsets::packed(size.k, size.ld),
-                map: StoreMap::contiguous(size.ld, tiles.lanes),
-                zeros: alloc::vec![A::ZERO; size.rows],
-                tiles,
-            })
-        }),
-    })
-}
 
-impl<A: Compute> Gemm<A> for Native<A> {
-    fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
+    pub(super) fn name(&self) -> &'static str {
+        self.tiles.name()
+    }
+
+    /// The height of panels, which the packed A depends on.
+    pub(super) fn mr(&self) -> usize {
+        self.tiles.mr()
+    }
+
+    pub(super) fn tile_len(&self) -> usize {
+        self.tiles.tile_len()
+    }
+
+    pub(super) fn pack(&self, k: usize, packed: &mut [A], element: impl Fn(usize, usize) -> A) {
         self.tiles.pack(k, packed, element);
     }
 
-    fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]) {
-        let Product { packed, k, b, n, accumulate } = product;
-        let (ld, lanes) = (self.size.ld, self.tiles.lanes);
+    /// `tile` is scratch.
+    pub(super) fn multiply(&self, product: Product<'_, A>, tile: &mut [A]) {
+        let Product { k, n, a: packed, b, c, ld, accumulate, .. } = product;
+        let lanes = self.tiles.lanes;
         let epilogue = no_epilogue(&self.zeros);
         self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, run, vector| {
             // If K is empty, B may be, too.
             let b = b.get(vector * lanes..).unwrap_or(&[]);
             let (koff, ahead, map) = (self.koff.rows(0..k), Ahead::NONE, &self.map);
             if !accumulate {
-                let rows = self.tiles.panels.start(run.start)..self.tiles.panels.start(run.end);
+                let rows = self.tiles.panels.rows(&run);
                 let (a, mut y) = (&packed[rows.start * k..rows.end * k], Dest::from_slice(&mut c[rows.start * ld..]));
                 let panels = run.len();
                 return kernel

@@ -28,11 +28,9 @@ pub(crate) enum WeightLayout {
     /// The same for blocks of `channels` output channels, each with all taps.
     BlasColumns { blas: Blas, channels: usize, panels: [usize; 2] },
     /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels.
-    /// The rows of a panel are in tiles of at most `mr` rows. The taps of the phases of each axis
-    /// are counted from `origins`.
-    PhasePanels { channels: usize, mr: usize, origins: Vec<usize> },
-    /// The same, but one output channel after the other.
-    PhaseChannels { origins: Vec<usize> },
+    /// The rows of a panel are in tiles of at most `mr` rows. The first `late` phases of the last
+    /// axis are counted from a position later than the others.
+    PhasePanels { late: usize, channels: usize, mr: usize },
     /// Filters transformed for Winograd's tiles.
     Winograd {
         #[cfg_attr(feature = "save", serde(with = "SavedTile"))]
@@ -84,11 +82,10 @@ impl fmt::Display for WeightLayout {
             Self::BlasColumns { channels, panels: [full, last], .. } => {
                 write!(f, "{} in panels of {full} and {}", Count(*channels, "channel"), Count(*last, "row"))
             }
-            Self::PhasePanels { channels, mr, origins } => {
+            Self::PhasePanels { late, channels, mr } => {
                 let (channels, rows) = (Count(*channels, "channel"), Count(*mr, "row"));
-                write!(f, "phases from {origins:?} in panels of {channels}, tiles of {rows}")
+                write!(f, "phases, {late} of them late, in panels of {channels}, tiles of {rows}")
             }
-            Self::PhaseChannels { origins } => write!(f, "phases from {origins:?}, channel by channel"),
             Self::Winograd { down, along } => {
                 write!(f, "values {}x{} for {}x{} outputs", down.values, along.values, down.outputs, along.outputs)
             }

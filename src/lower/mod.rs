@@ -21,4 +21,5 @@ mod shares;
 pub(crate) mod sink;
 mod transposed;
 mod upsample;
+mod view;
 mod winograd;

@@ -5,11 +5,11 @@
 //! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
 //! run of consecutive output elements.
 //!
-//! An axis with stride s is split into s phases, so that the positions of one phase are
-//! neighbours. Tap k of an axis with dilation d reads phase `k * d % s`, shifted by `k * d / s`.
-//! All planes have the same pitches, and so output position o of the slab reads element
-//! `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours, and
-//! its rows are offsets.
+//! An axis is split into the phases of its stride (`view.rs`), so that the positions of one phase
+//! are neighbours. All planes have the same pitches, and so output position o of the slab reads
+//! element `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours,
+//! and its rows are offsets. For ConvTranspose the positions are those of a phase of Y, and X has
+//! one phase.
 //!
 //! Between two rows of the slab there are as many garbage columns as the shifts are long. They
 //! are dropped when tiles are stored.
@@ -21,9 +21,10 @@ use core::cmp::Ordering;
 
 use convoke_kernels::stream;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, WeaveKernel, gcd, weave_kernels};
+use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, WeaveKernel, weave_kernels};
 
 use super::engine::a_block_bytes;
+use super::view::{period, phases, place, reach, shift};
 use crate::exec::Line;
 use crate::lower::shares::even_share;
 use crate::machine::Machine;
@@ -41,6 +42,9 @@ pub(crate) struct SlabCut {
 /// The planes of one channel: pitches, the offsets of taps, and the rows that are filled.
 pub(crate) struct PaddedPlanes {
     axes: Vec<Axis>,
+    /// The element of X that output position 0 reads through the first tap of each axis. It may lie
+    /// before X.
+    first: Vec<isize>,
     cut: SlabCut,
     /// Elements of a plane along each axis.
     spans: Vec<usize>,
@@ -55,13 +59,9 @@ pub(crate) struct PaddedPlanes {
     /// The same without the padding before and behind a row of X, and how many elements of each phase
     /// are left. None where slabs have parts of rows.
     within: Option<(Vec<PhasePick>, usize)>,
-    /// Elements of X from one position of an axis to the next. The products wrap for axes that
-    /// have no elements anyway.
-    steps: Vec<usize>,
     rows: Vec<PlaneRow>,
-    /// For each row, its padded input positions along the axes before the slab's, relative to the
-    /// slab's origin.
-    leading: Vec<usize>,
+    /// For each row, the element of X that it is on each axis before the last, in the first slab.
+    places: Vec<isize>,
 }
 
 /// One row of the planes along the last axis, in all phases of that axis.
@@ -70,13 +70,6 @@ struct PlaneRow {
     at: usize,
     /// The first output position on the slab's axis for which a tap of the row's phase reads it.
     along: usize,
-    /// The padded input position along the slab's axis, relative to the slab's origin. It is 0
-    /// where the slab's axis is the last one.
-    place: usize,
-    /// Elements of X from the slab's origin to the row. It wraps around zero.
-    source: usize,
-    /// Whether the row is padding along an axis behind the slab's.
-    is_padding: bool,
 }
 
 /// Where a slab begins: its output position along each axis.
@@ -84,12 +77,44 @@ struct PlaneRow {
 pub(crate) struct Slab {
     /// The linear index of the first output position.
     pub(crate) first: usize,
+    /// The axis that is cut.
+    pub(crate) axis: usize,
     /// The linear index of its position on the axes before the slab's.
     outer: usize,
     /// The first position on the slab's axis.
     start: usize,
     /// Positions on the slab's axis. The last slab may have fewer than the cut's extent.
     pub(crate) extent: usize,
+}
+
+impl Slab {
+    /// Slab number `index`.
+    pub(crate) fn new(axes: &[Axis], cut: SlabCut, index: usize) -> Self {
+        let SlabCut { axis, extent } = cut;
+        let output = axes[axis].output;
+        let along = output.div_ceil(extent);
+        let (outer, start) = (index / along, index % along * extent);
+        let inner: usize = axes[axis + 1..].iter().map(|a| a.output).product();
+        Self { first: (outer * output + start) * inner, axis, outer, start, extent: extent.min(output - start) }
+    }
+
+    /// Its output positions along an axis.
+    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> core::ops::Range<usize> {
+        match axis.cmp(&self.axis) {
+            Ordering::Less => {
+                let between: usize = axes[axis + 1..self.axis].iter().map(|a| a.output).product();
+                let position = self.outer / between % axes[axis].output;
+                position..position + 1
+            }
+            Ordering::Equal => self.start..self.start + self.extent,
+            Ordering::Greater => 0..axes[axis].output,
+        }
+    }
+
+    /// The number of its output positions, which are neighbours.
+    pub(crate) fn len(&self, axes: &[Axis]) -> usize {
+        self.extent * axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
+    }
 }
 
 /// The sizes of planes. They are cheap to find, because no tables are made: the search for a cut
@@ -104,38 +129,6 @@ pub(crate) struct PlaneSizes {
     pub(crate) slabs: usize,
 }
 
-/// How far the view of the last tap is shifted along an axis.
-fn reach(axis: &Axis) -> usize {
-    (axis.kernel - 1) * axis.dilation / axis.stride
-}
-
-/// How far a view is shifted, at most, among those of the taps with the phase of tap `tap`.
-fn shift(axis: &Axis, tap: usize) -> usize {
-    let period = period(axis);
-    (axis.kernel - 1 - (axis.kernel - 1 - tap) % period) * axis.dilation / axis.stride
-}
-
-/// Whether the view of some tap is a shift of another tap's view.
-pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
-    axes.iter().any(|axis| reach(axis) > 0)
-}
-
-/// Taps of an axis after which their phases repeat. Tap k reads phase `k * dilation % stride`.
-/// The next tap that reads the same phase is `period` further on.
-pub(crate) fn period(axis: &Axis) -> usize {
-    axis.stride / gcd(axis.stride, axis.dilation)
-}
-
-/// The number of phases that taps read. Phase number i is the one that tap i reads.
-fn phases(axis: &Axis) -> usize {
-    axis.kernel.min(period(axis))
-}
-
-/// The phase of an axis that tap `tap` reads.
-fn phase_of(axis: &Axis, tap: usize) -> usize {
-    tap * axis.dilation % axis.stride
-}
-
 /// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
 fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
     let kernel: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
@@ -146,7 +139,7 @@ fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
         for (i, k) in tap.iter().enumerate() {
             let (phases, period) = each[i];
             number = number * phases + k % period;
-            shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+            shift += place(&axes[i], *k).1 * pitches[i];
         }
         offsets.push(number * plane + shift);
     });
@@ -169,11 +162,6 @@ fn phases_within(axis: &Axis, phases: &[PhasePick], span: usize, pitch: usize) -
     let mut within: Vec<_> = phases.iter().map(pick).collect();
     within.sort_unstable_by_key(|phase| phase.offset);
     (most + len <= pitch).then_some((within, len))
-}
-
-/// Whether a position along a padded axis is padding.
-fn is_padding(axis: &Axis, position: usize) -> bool {
-    position.checked_sub(axis.pad_begin).is_none_or(|position| position >= axis.input)
 }
 
 /// Positions of a slab along axis `i`.
@@ -341,20 +329,25 @@ pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
 }
 
 impl PaddedPlanes {
+    /// The planes of Conv.
     pub(crate) fn new(geometry: &Geometry, cut: SlabCut) -> Self {
-        let axes = geometry.axes.clone();
+        let first = geometry.axes.iter().map(|axis| -(axis.pad_begin as isize)).collect();
+        Self::from(geometry.axes.clone(), first, cut)
+    }
+
+    /// Planes whose first taps read `first` at output position 0. The axes' own pads are not used.
+    pub(crate) fn from(axes: Vec<Axis>, first: Vec<isize>, cut: SlabCut) -> Self {
         let (rank, last) = (axes.len(), axes.len() - 1);
         let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
-        let (mut pitches, mut steps) = (vec![1; rank], vec![1_usize; rank]);
+        let mut pitches = vec![1; rank];
         for i in (1..rank).rev() {
             pitches[i - 1] = pitches[i] * spans[i];
-            steps[i - 1] = steps[i].wrapping_mul(axes[i].input);
         }
         let plane = pitches[0] * spans[0];
         let planes: usize = axes.iter().map(phases).product();
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         let mut along: Vec<_> = (0..phases(&axes[last]))
-            .map(|tap| PhasePick { offset: phase_of(&axes[last], tap), dst: tap * plane })
+            .map(|tap| PhasePick { offset: place(&axes[last], tap).0, dst: tap * plane })
             .collect();
         along.sort_unstable_by_key(|phase| phase.offset);
         let row = match last {
@@ -364,20 +357,19 @@ impl PaddedPlanes {
         };
         let within = phases_within(&axes[last], &along, spans[last], row);
         let taps = tap_offsets(&axes, plane, &pitches);
-        let (rows, leading) = (Vec::new(), Vec::new());
-        let mut new =
-            Self { axes, cut, spans, pitches, channel_len, taps, phases: along, within, steps, rows, leading };
+        let (rows, places) = (Vec::new(), Vec::new());
+        let mut new = Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, within, rows, places };
         new.list_rows(plane);
         new
     }
 
     /// Lists the rows that are filled. A plane has `plane` elements.
     fn list_rows(&mut self, plane: usize) {
-        let Self { axes, cut, spans, pitches, steps, .. } = &*self;
-        let (axis, last) = (cut.axis, axes.len() - 1);
+        let Self { axes, first, cut, spans, pitches, .. } = &*self;
+        let last = axes.len() - 1;
         let counts: Vec<_> = axes.iter().map(phases).collect();
         let count = counts[..last].iter().chain(&spans[..last]).product::<usize>();
-        let (mut rows, mut leading) = (Vec::with_capacity(count), Vec::with_capacity(count * axis));
+        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count * last));
         let mut number = 0;
         for_each_position(&counts[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
@@ -387,42 +379,32 @@ impl PaddedPlanes {
                 if (0..last).any(|i| position(i) >= positions_on(axes, *cut, i)) {
                     return;
                 }
-                let place = |i: usize| phase_of(&axes[i], outer_phase[i]) + outer[i] * axes[i].stride;
                 let at = outer.iter().zip(pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
-                leading.extend((0..axis).map(place));
-                rows.push(PlaneRow {
-                    at: number * counts[last] * plane + at,
-                    along: if axis < last { position(axis) } else { 0 },
-                    place: if axis < last { place(axis) } else { 0 },
-                    source: (0..last).fold(0, |source: usize, i| {
-                        source.wrapping_add(place(i).wrapping_sub(axes[i].pad_begin).wrapping_mul(steps[i]))
-                    }),
-                    is_padding: (axis + 1..last).any(|i| is_padding(&axes[i], place(i))),
-                });
+                let along = if cut.axis < last { position(cut.axis) } else { 0 };
+                rows.push(PlaneRow { at: number * counts[last] * plane + at, along });
+                places.extend((0..last).map(|i| {
+                    first[i].wrapping_add_unsigned(place(&axes[i], outer_phase[i]).0 + outer[i] * axes[i].stride)
+                }));
             });
             number += 1;
         });
-        (self.rows, self.leading) = (rows, leading);
-    }
-
-    /// Slabs along the slab's axis.
-    fn slabs_along(&self) -> usize {
-        self.axes[self.cut.axis].output.div_ceil(self.cut.extent)
+        (self.rows, self.places) = (rows, places);
     }
 
     /// Slab number `index`.
     pub(crate) fn slab(&self, index: usize) -> Slab {
-        let (outer, along) = (index / self.slabs_along(), index % self.slabs_along());
-        let inner: usize = self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product();
-        let output = self.axes[self.cut.axis].output;
-        let start = along * self.cut.extent;
-        Slab { first: (outer * output + start) * inner, outer, start, extent: self.cut.extent.min(output - start) }
+        Slab::new(&self.axes, self.cut, index)
     }
 
     /// The output positions of slab number `index`, which are neighbours.
     pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
         let slab = self.slab(index);
         slab.first..slab.first + self.slab_len(&slab)
+    }
+
+    /// The output positions of a slab along an axis.
+    pub(crate) fn range(&self, slab: &Slab, axis: usize) -> core::ops::Range<usize> {
+        slab.range(&self.axes, axis)
     }
 
     /// Whether a slab has the full extent.
@@ -435,9 +417,14 @@ impl PaddedPlanes {
         self.cut.axis
     }
 
+    /// Elements from one position of each axis to the next.
+    pub(crate) fn pitches(&self) -> &[usize] {
+        &self.pitches
+    }
+
     /// Output positions of a slab.
     pub(crate) fn slab_len(&self, slab: &Slab) -> usize {
-        slab.extent * self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product::<usize>()
+        slab.len(&self.axes)
     }
 
     /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along
@@ -499,37 +486,22 @@ impl PaddedPlanes {
     }
 
     /// Rows of outputs along the last axis, in a slab with `extent` positions on its axis.
-    fn rows_of(&self, extent: usize) -> usize {
+    pub(crate) fn rows_of(&self, extent: usize) -> usize {
         let last = self.axes.len() - 1;
         (self.cut.axis..last).map(|i| if i == self.cut.axis { extent } else { self.axes[i].output }).product()
     }
 
     /// The rows that a slab fills in the planes of a channel, and where they come from.
     pub(crate) fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = RowPick> + 'a {
-        let last = self.axes.len() - 1;
-        let axis = &self.axes[self.cut.axis];
-        let origin = slab.start * axis.stride;
-        let is_cut_within_rows = self.cut.axis == last;
-        let mut before = if is_cut_within_rows { 0 } else { origin.wrapping_mul(self.steps[self.cut.axis]) };
-        let mut rest = slab.outer;
-        for (axis, step) in self.axes[..self.cut.axis].iter().zip(&self.steps).rev() {
-            before = before.wrapping_add((rest % axis.output * axis.stride).wrapping_mul(*step));
-            rest /= axis.output;
-        }
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
-        rows.map(move |(number, row)| {
-            let is_padding = row.is_padding
-                || (!is_cut_within_rows && is_padding(axis, origin + row.place))
-                || (self.cut.axis > 0 && self.is_padding_before(number, slab));
-            RowPick { src: (!is_padding).then(|| before.wrapping_add(row.source)), dst: row.at }
-        })
+        rows.map(|(number, row)| RowPick { src: self.source(number, slab), dst: row.at })
     }
 
     /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
     pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
-        let first = if self.cut.axis == last { slab.start * self.axes[last].stride } else { 0 };
-        let first = first as isize - self.axes[last].pad_begin as isize;
+        let begin = self.range(slab, last).start * self.axes[last].stride;
+        let first = self.first[last].wrapping_add_unsigned(begin);
         let picks = Picks { first, phases: &self.phases, len: self.spans[last], ..self.picks(planes.len()) };
         pick_rows(isa, x, &picks, self.rows(slab), planes);
     }
@@ -555,7 +527,9 @@ impl PaddedPlanes {
     /// What all copies into planes of `len` elements in all have in common.
     fn picks(&self, len: usize) -> Picks<'_> {
         let last = self.axes.len() - 1;
-        let (planes, src_pitch) = (len / self.channel_len, self.steps[0].wrapping_mul(self.axes[0].input));
+        // The product wraps for axes without elements. Then no row has a source.
+        let src_pitch = self.axes.iter().fold(1_usize, |n, axis| n.wrapping_mul(axis.input));
+        let planes = len / self.channel_len;
         Picks {
             planes,
             src_pitch,
@@ -572,16 +546,14 @@ impl PaddedPlanes {
 
     /// For each element of a channel of X, where it goes in the planes of the only slab; `spare` for those
     /// that no tap reads.
-    pub(crate) fn places(&self, spare: usize) -> Vec<usize> {
-        let axis = &self.axes[self.axes.len() - 1];
+    pub(crate) fn places_of_elements(&self, spare: usize) -> Vec<usize> {
+        let last = self.axes.len() - 1;
         let mut places = vec![spare; self.axes.iter().map(|axis| axis.input).product()];
         for RowPick { src, dst } in self.rows(&self.slab(0)) {
             let Some(src) = src else { continue };
-            for (phase, i) in
-                self.phases.iter().flat_map(|phase| (0..self.spans[self.axes.len() - 1]).map(move |i| (phase, i)))
-            {
-                let position = (phase.offset + i * axis.stride).checked_sub(axis.pad_begin);
-                if let Some(x) = position.filter(|x| *x < axis.input) {
+            for (phase, i) in self.phases.iter().flat_map(|phase| (0..self.spans[last]).map(move |i| (phase, i))) {
+                let x = self.first[last].wrapping_add_unsigned(phase.offset + i * self.axes[last].stride);
+                if let Some(x) = usize::try_from(x).ok().filter(|x| *x < self.axes[last].input) {
                     places[src + x] = dst + phase.dst + i;
                 }
             }
@@ -589,15 +561,16 @@ impl PaddedPlanes {
         places
     }
 
-    /// Whether a row of a slab's planes is padding along an axis before the slab's.
-    fn is_padding_before(&self, row: usize, slab: &Slab) -> bool {
-        let mut rest = slab.outer;
-        let places = &self.leading[row * self.cut.axis..(row + 1) * self.cut.axis];
-        places.iter().zip(&self.axes).rev().any(|(place, axis)| {
-            let origin = rest % axis.output * axis.stride;
-            rest /= axis.output;
-            is_padding(axis, origin + place)
-        })
+    /// Where the row of X begins that a row of a slab's planes copies. None if that is padding.
+    fn source(&self, row: usize, slab: &Slab) -> Option<usize> {
+        let last = self.axes.len() - 1;
+        let places = &self.places[row * last..(row + 1) * last];
+        let before = places.iter().zip(&self.axes).enumerate().try_fold(0_usize, |at, (i, (place, axis))| {
+            let x = place.wrapping_add_unsigned(self.range(slab, i).start * axis.stride);
+            let x = usize::try_from(x).ok().filter(|x| *x < axis.input)?;
+            Some(at.wrapping_mul(axis.input).wrapping_add(x))
+        });
+        Some(before?.wrapping_mul(self.axes[last].input))
     }
 }
 
@@ -729,8 +702,8 @@ mod tests {
     use convoke_kernels::stream::Storage;
     use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
-    use super::{period, phases, pick_rows, shift};
-    use crate::{Axis, f16};
+    use super::pick_rows;
+    use crate::f16;
 
     /// Strides whose rows are converted before they are picked, and strides that are too long for
     /// that; rows that begin before X's, and rows that end behind them.
@@ -764,40 +737,6 @@ mod tests {
                     assert!(got == want, "{isa}: stride {stride}, from {first}, {len} long");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn no_tap_of_a_phase_is_shifted_further_than_its_last() {
-        let lengths = || 1..=8;
-        for (kernel, stride, dilation) in
-            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
-        {
-            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
-            for tap in 0..phases(&axis) {
-                let of_phase = (tap..kernel).step_by(period(&axis));
-                assert_eq!(
-                    of_phase.map(|k| k * dilation / stride).max(),
-                    Some(shift(&axis, tap)),
-                    "{axis:?}, tap {tap}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_first_taps_of_a_period_meet_every_phase_once() {
-        let lengths = || 1..=8;
-        for (kernel, stride, dilation) in
-            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
-        {
-            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
-            let phase = |tap: usize| tap * dilation % stride;
-            let mut met: Vec<_> = (0..kernel).map(phase).collect();
-            assert!((0..kernel).all(|tap| phase(tap) == phase(tap % period(&axis))));
-            met.sort_unstable();
-            met.dedup();
-            assert_eq!(met.len(), phases(&axis), "kernel {kernel}, stride {stride}, dilation {dilation}");
         }
     }
 }

@@ -69,11 +69,8 @@ pub(crate) struct Prices {
     /// measured on others.
     pub(crate) panel_bytes_per_cycle: usize,
 
-    /// Cycles for one product of a vector of sums without tiles, from planes that stay in the L1
-    /// cache.
+    /// Cycles for one product of a vector of sums without tiles.
     pub(crate) summed_tap_cycles: f64,
-    /// Cycles of the same from larger planes.
-    pub(crate) summed_far_cycles: f64,
     /// Cycles to bring such a vector of sums into Y.
     pub(crate) summed_cycles: f64,
 
@@ -158,7 +155,6 @@ const AVX512: Prices = Prices {
     far_panel: 1.06,
     panel_bytes_per_cycle: 16,
     summed_tap_cycles: 0.7,
-    summed_far_cycles: 2.0,
     summed_cycles: 8.0,
     paired_tile_cycles: 600.0,
     im2col_fma_cycles: 1.28,

@@ -21,10 +21,8 @@ pub(crate) enum Item {
     Col2imFmas,
     /// Multiply-adds of the naive loops.
     NaiveFmas,
-    /// Multiply-adds of vectors that are summed without tiles: from planes that stay in the L1
-    /// cache, and from larger ones.
+    /// Multiply-adds of vectors that are summed without tiles.
     SummedTaps,
-    SummedFarTaps,
     /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them;
     /// `implicit-gemm`, `transposed` and the `channel-gemm` algorithms count by slabs or bands of
     /// images; `pointwise` counts one for each image and group; `depthwise`, `grouped` and
@@ -175,7 +173,6 @@ impl Machine {
             Item::Col2imFmas => (Kind::Arithmetic, prices.col2im_fma_cycles),
             Item::NaiveFmas => (Kind::Arithmetic, prices.naive_fma_cycles),
             Item::SummedTaps => (Kind::Arithmetic, prices.summed_tap_cycles),
-            Item::SummedFarTaps => (Kind::Arithmetic, prices.summed_far_cycles),
             Item::Tasks => (Kind::Calls, prices.task_cycles),
             Item::KernelCalls => (Kind::Calls, prices.kernel_call_cycles),
             Item::PlaneElements => (Kind::Copies, prices.plane_cycles),

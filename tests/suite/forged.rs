@@ -129,7 +129,7 @@ fn check_heights<T: Scalar>(layer: &Layer, heights: &[usize]) {
 /// Where the heights of panels are in the description of weights for `grouped`: behind the number of
 /// the layout's kind.
 fn heights_in(saved: &[u8]) -> std::ops::Range<usize> {
-    const GROUPED: u8 = 9;
+    const GROUPED: u8 = 8;
     let bytes = description(saved);
     // The list ends before the number of values.
     let is_list = |at: &usize| bytes[*at] == GROUPED && bytes.get(at + 1).is_some_and(|count| (1..=8).contains(count));
@@ -260,8 +260,7 @@ fn every_field_of_a_description_is_checked() {
             ["panels of  channel", ", blocks of  channel"],
             ["panels of  and  row", ""],
             [" channel", " in panels of  and  row"],
-            ["phases from ", " in panels of "],
-            ["phases from ", ", channel by channel"],
+            ["phases, ", " in panels of "],
             ["values x for x outputs", ""],
             ["taps along rows", ""],
             ["taps along channels", ""],

@@ -63,7 +63,7 @@ impl<T: Element> Depthwise<T> {
             let unit = if plan.taps.along == Along::Rows { 1 } else { kernels.lanes() };
             if plan.taps.along == Along::Channels {
                 let slot = |place: usize| u32::try_from(place * unit).expect("the cut bounds the planes");
-                slots = padded.places(padded.channel_len).into_iter().map(slot).collect();
+                slots = padded.places_of_elements(padded.channel_len).into_iter().map(slot).collect();
             } else if plan.chunks == 1 {
                 whole = padded.rows(&padded.slab(0)).filter(|row| row.src.is_some()).collect();
             }

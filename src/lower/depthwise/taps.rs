@@ -6,7 +6,8 @@ use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, TapTable};
 
 use crate::lower::engine::RowPanels;
 pub(super) use crate::lower::layout::Along;
-use crate::lower::planes::{PaddedPlanes, period};
+use crate::lower::planes::PaddedPlanes;
+use crate::lower::view::period;
 use crate::{Axis, Geometry};
 
 /// Tap columns that have the same taps along H.

@@ -12,6 +12,7 @@ use crate::lower::engine::{FEW_STEPS, SpatialTiles, lanes};
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes::{self, PER_THREAD, PlaneSizes, SlabLimits};
 use crate::lower::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
+use crate::lower::view;
 use crate::machine::{Item, Kind, Machine, Work};
 use crate::{Axis, Geometry};
 
@@ -196,7 +197,7 @@ impl<T: Element> GemmSearch<'_, T> {
             limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
         let vectors = sizes.columns.div_ceil(lanes::<T::Acc>(self.request.isa()));
         // Whether taps are shifts of one another's views, and there are more steps than stores hide.
-        let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&axes);
+        let is_shifted = channels * taps > FEW_STEPS && view::is_shifted(&axes);
         let tiles = self.tiles(vectors, |kernel| machine.shifted_views(kernel.mr(), is_shifted))?;
         let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.slabs, tiles.panels.count());
         let shares = if threads == 1 { 1 } else { threads.div_ceil(images * groups * columns).clamp(1, panels.max(1)) };

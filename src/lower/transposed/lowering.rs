@@ -1,23 +1,23 @@
 //! The configured lowering: packing, and the outer loops of a task.
 
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use convoke_kernels::{Isa, RowOffsets, WeaveKernel};
 
-use super::passes::{OuterPhase, PhasePass};
-use super::phases::{AxisPhases, PhaseSlots};
+use super::passes::{OuterPhase, PhaseSlots};
 use super::plan::{PhaseMode, PhasePlan, PhaseScratch, PhaseSplit};
-use super::planes::PhasePlanes;
-use super::strips::{PairStores, PhasePanel, PhaseSums, SlabPhase};
+use super::store::{PhaseSums, SlabPhase};
 use super::tiles::PhaseTiles;
 use crate::Geometry;
 use crate::element::Element;
 use crate::exec::split::{Patch, Span, Split};
 use crate::exec::{Arena, Line};
 use crate::lower::contract::{Io, Lowering, Request};
+use crate::lower::engine::a_block_bytes;
+use crate::lower::planes::{PaddedPlanes, Slab};
 use crate::lower::shares::Part;
-use crate::lower::sink::{Finish, Sink};
+use crate::lower::sink::Finish;
+use crate::lower::view::OutputPhases;
 
 pub(super) struct Transposed<T: Element> {
     pub(super) geometry: Geometry,
@@ -27,15 +27,22 @@ pub(super) struct Transposed<T: Element> {
     pub(super) positions: usize,
     isa: Isa,
     finish: Finish<T::Acc>,
-    pub(super) phases: Vec<AxisPhases>,
+    pub(super) phases: Vec<OutputPhases>,
     pub(super) slots: PhaseSlots,
-    pub(super) outers: Vec<OuterPhase>,
+    outers: Vec<OuterPhase>,
     /// The rows of B of phases without taps: none.
     pub(super) no_rows: RowOffsets,
-    pub(super) planes: PhasePlanes,
+    pub(super) planes: PaddedPlanes,
+    /// The column where each row of positions of a slab begins.
+    pub(super) row_columns: Vec<usize>,
     pub(super) tiles: PhaseTiles<T::Acc>,
     pub(super) weave: &'static WeaveKernel<T::Acc>,
     pub(super) mode: PhaseMode,
+    pub(super) k_blocks: usize,
+    /// Whether the panels of a phase of the outer axes stay in the L2 cache.
+    pub(super) is_near: bool,
+    /// Whether Y is so large that its lines are prefetched.
+    pub(super) is_far: bool,
     split: PhaseSplit,
     scratch: PhaseScratch<T::Acc>,
 }
@@ -50,30 +57,32 @@ impl<T: Element> Transposed<T> {
         weave: &'static WeaveKernel<T::Acc>,
     ) -> Self {
         let geometry = request.geometry;
-        let outers = OuterPhase::all(&plan, geometry.in_channels_per_group());
-        let PhasePlan { phases, slots, planes, tiles, mode, .. } = plan;
+        let PhasePlan { phases, slots, cut, rows, tiles, mode, k_blocks, .. } = plan;
+        let first = phases.iter().map(|p| p.first).collect();
+        let outer_phases: usize = phases[..phases.len() - 1].iter().map(|p| p.axis.stride).product();
+        let panel_bytes = geometry.weight_len() / geometry.group / outer_phases * size_of::<T::Acc>();
+        let planes = PaddedPlanes::from(phases.iter().map(OutputPhases::as_conv).collect(), first, cut);
         Self {
             geometry: geometry.clone(),
             channel_weights: geometry.in_channels_per_group() * geometry.kernel_volume(),
             positions: geometry.output_spatial(),
             isa: request.isa(),
             finish: Finish::new(request),
+            outers: OuterPhase::all(&phases, &slots, &planes, geometry.in_channels_per_group()),
+            no_rows: RowOffsets::new(Vec::new()),
+            row_columns: (0..rows).map(|row| planes.row_offset(row)).collect(),
             phases,
             slots,
-            outers,
-            no_rows: RowOffsets::new(Vec::new()),
-            planes: planes.with_tables(),
+            planes,
             tiles,
             weave,
             mode,
+            k_blocks,
+            is_near: panel_bytes <= a_block_bytes(request.machine),
+            is_far: geometry.output_len() * size_of::<T>() > request.machine.near_y_bytes(),
             split,
             scratch,
         }
-    }
-
-    /// Steps of K of a pass.
-    pub(super) fn steps(&self, pass: &PhasePass) -> usize {
-        self.geometry.in_channels_per_group() * pass.taps
     }
 
     /// The position in the kernel of tap `t` of a pass, for phase `r` of the last axis.
@@ -83,34 +92,17 @@ impl<T: Element> Transposed<T> {
         outer.taps[t / taps.len()] * along.axis.kernel + taps[t % taps.len()].k
     }
 
-    /// Panel `p` of a group, where the panels of the task end with `end`.
-    pub(super) fn panel(&self, here: &SlabPhase<'_, T::Acc>, p: usize, end: usize) -> PhasePanel {
-        let channel = here.group * self.geometry.out_channels_per_group() + self.tiles.panels.start(p);
-        let at = (here.image * self.geometry.out_channels + channel) * self.positions;
-        PhasePanel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < end, at }
-    }
-
-    /// Computes some panels for one phase, and stores them.
-    fn store_phase(
-        &self,
-        sink: &Sink<'_, '_, T>,
-        here: &SlabPhase<'_, T::Acc>,
-        panels: Range<usize>,
-        sums: &mut PhaseSums<'_, T::Acc>,
-    ) {
-        match self.mode {
-            PhaseMode::ChannelByChannel => {
-                for p in panels.clone() {
-                    self.sum_channel(sink, here, &self.panel(here, p, panels.end), sums.outputs);
-                }
-            }
-            PhaseMode::PanelByPanel => self.store_panels(sink, here, panels, sums),
-            PhaseMode::Paired(mode) if sink.pairs().is_some() => {
-                let pairs = PairStores { sink, mode, end: panels.end };
-                self.store_pairs(here, panels, &pairs, sums);
-            }
-            PhaseMode::Paired(_) | PhaseMode::TileByTile => self.store_tiles(sink, here, panels, sums),
+    /// Where the outputs of a row of a slab begin in a channel of Y, for phase `r` of the axes before the
+    /// last. None if padding crops the row.
+    fn place(&self, slab: &Slab, r: &[usize], mut row: usize) -> Option<usize> {
+        let (mut at, mut step) = (0, self.phases[r.len()].axis.output);
+        for (i, r) in r.iter().enumerate().rev() {
+            let positions = self.planes.range(slab, i);
+            at += step * self.phases[i].output(positions.start + row % positions.len(), *r)?;
+            row /= positions.len();
+            step *= self.phases[i].axis.output;
         }
+        Some(at)
     }
 }
 
@@ -122,17 +114,14 @@ impl<T: Element> Split for Transposed<T> {
     /// Along each axis, a task writes all phases of the slab's positions. They are neighbours.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.split.tasks.part(task);
-        let (rows, panels) = (self.geometry.out_channels_per_group(), &self.tiles.panels);
+        let slab = self.planes.slab(part.columns);
+        let (rows, panels) = (self.geometry.out_channels_per_group(), self.tiles.panels.rows(&part.panels));
         for group in self.split.groups(part.group) {
-            let first = group * rows;
-            let channels = first + panels.start(part.panels.start)..first + panels.start(part.panels.end);
+            let channels = group * rows + panels.start..group * rows + panels.end;
             let span = |axis: usize| {
-                let phases = &self.phases[axis];
-                let at = |position: usize| {
-                    (position * phases.axis.stride).saturating_sub(phases.cropped).min(phases.axis.output)
-                };
-                let positions = self.planes.positions(part.columns, axis);
-                Span::new(at(positions.start)..at(positions.end), phases.axis.output)
+                let (phases, positions) = (&self.phases[axis], self.planes.range(&slab, axis));
+                let outputs = phases.first_output(positions.start)..phases.first_output(positions.end);
+                Span::new(outputs, phases.axis.output)
             };
             Patch::for_each_box(part.image..part.image + 1, &channels, self.phases.len(), span, patch);
         }
@@ -151,9 +140,9 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                 let (row, height) = (panels.start(p), panels.height(p));
                 let packed = &mut packed[row * self.channel_weights..];
                 for (outer, pass) in self.outers.iter().flat_map(|o| o.passes.iter().map(move |pass| (o, pass))) {
-                    let (members, steps) = (&self.slots.classes[pass.class], self.steps(pass));
+                    let (members, steps) = (&self.slots.classes[pass.class], channels * pass.taps);
                     let packed = &mut packed[pass.before * channels * height..][..pass.phases * height * steps];
-                    pass.subpanels[usize::from(height != panels.height(0))].pack(steps, packed, |i, k| {
+                    self.tiles.of_class(pass.phases, height).pack(steps, packed, |i, k| {
                         let (t, c) = pass.step(k, channels);
                         let tap = self.tap(outer, members[i / height], t);
                         w[((group * channels + c) * rows + row + i % height) * taps + tap].to_acc()
@@ -171,23 +160,27 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let mut arena = Arena::new(scratch);
         let planes = arena.get(self.scratch.planes);
         let mut sums = PhaseSums { sums: arena.get(self.scratch.sums), outputs: arena.get(self.scratch.outputs) };
-        let slab = self.planes.slab(columns, arena.get(self.scratch.origin));
-        let places = &mut arena.get(self.scratch.places)[..self.planes.rows_of(&slab)];
+        let slab = self.planes.slab(columns);
+        let rows = self.planes.rows_of(slab.extent);
+        let places = &mut arena.get(self.scratch.places)[..rows];
 
         let sink = self.finish.sink(io);
         let channels = geometry.in_channels_per_group();
         let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
         let group_len = channels * self.planes.channel_len;
-        self.planes.fill(self.isa, &self.phases, &slab, x, &mut planes[..groups.len() * group_len]);
-        let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
+        self.planes.fill(self.isa, &slab, x, &mut planes[..groups.len() * group_len]);
+        let along = self.planes.range(&slab, self.phases.len() - 1);
+        let vectors = (self.row_columns[rows - 1] + along.len()).div_ceil(self.tiles.lanes);
         for outer in &self.outers {
-            self.planes.places(&self.phases, &slab, &outer.r, places);
-            if places.iter().all(|place| *place == PhasePlanes::CROPPED) {
+            for (row, place) in places.iter_mut().enumerate() {
+                *place = self.place(&slab, &outer.r, row).unwrap_or(Self::CROPPED);
+            }
+            if places.iter().all(|place| *place == Self::CROPPED) {
                 continue;
             }
             for group in groups.clone() {
                 let planes = &planes[(group - groups.start) * group_len..];
-                let here = SlabPhase { image, group, outer, slab: &slab, places, planes, vectors };
+                let here = SlabPhase { image, group, outer, along: along.clone(), places, planes, vectors };
                 self.store_phase(&sink, &here, panels.clone(), &mut sums);
             }
         }

@@ -10,22 +10,17 @@
 //! A tile has all phases of the last axis for a panel of channels and a strip of positions. Its
 //! sums are interleaved into Y, so that each element of Y is written once. The sums come from
 //! scratch that stays in the L1 cache, or straight from registers. If K has several blocks, the
-//! sums of a panel are kept between them. Layers with few products for an output do without
-//! tiles: a kernel sums and interleaves all phases of one channel. See [`plan::PhaseMode`].
+//! sums of a panel are kept between them. Depthwise layers do without tiles: a kernel sums and
+//! interleaves all phases of one channel. See [`plan::PhaseMode`].
 //!
 //! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if
 //! the planes of a slab fit 32 MiB. Scratch of a task: the padded planes of all channels for one
 //! slab of the positions, the sums of one panel, and outputs that kernels cannot store into Y.
 
-mod channels;
-mod interleaved;
 mod lowering;
-mod pairs;
 mod passes;
-mod phases;
 mod plan;
-mod planes;
-mod strips;
+mod store;
 mod tiles;
 
 use alloc::boxed::Box;
@@ -80,13 +75,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let mut scratch = Ledger::default();
     let is_direct = Finish::new(request).is_direct();
     let pieces = PhaseScratch::book(&mut scratch, geometry, &plan, &split, is_direct);
-    let kernel = if plan.mode == PhaseMode::ChannelByChannel { weave.name() } else { plan.tiles.name() };
+    let kernel = if plan.mode == PhaseMode::Summed { weave.name() } else { plan.tiles.name() };
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
             "{kernel}, {plan}, {} of {}, weights in {}",
-            Count(plan.planes.slabs, "slab"),
-            Count(plan.planes.columns, "column"),
+            Count(plan.sizes.slabs, "slab"),
+            Count(plan.sizes.columns, "column"),
             Count(split.tasks.shares, "part")
         ),
         layout: plan.layout(),

@@ -1,18 +1,50 @@
 //! The tables of the products: which taps, rows of B and weights each phase has.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Real, RowOffsets};
+use convoke_kernels::RowOffsets;
 
-use super::phases::AxisPhases;
-use super::plan::PhasePlan;
 use super::tiles::block_channels;
-use crate::lower::engine::RowPanels;
-use crate::lower::planes::{for_each_position, step_of};
+use crate::lower::planes::{PaddedPlanes, for_each_position, step_of};
+use crate::lower::view::OutputPhases;
 
 /// Channels whose taps follow each other in K. The rows of B that taps share are then still in
 /// the L1 cache.
 const INNER_CHANNELS: usize = 16;
+
+/// The order of the last axis' phases among the sums of a tile.
+pub(super) struct PhaseSlots {
+    /// The phases with taps. Those of a class have equal shifts: they read the same inputs.
+    pub(super) classes: Vec<Vec<usize>>,
+    /// The slot of each strand, which is the place of its phase among the sums. Phases with taps have
+    /// slots of their own, in the order of the classes. Phases without taps share the last slot,
+    /// whose sums are zero.
+    pub(super) of_strand: Vec<usize>,
+    /// Slots of phases with taps.
+    pub(super) with_taps: usize,
+    /// All slots.
+    pub(super) count: usize,
+}
+
+impl PhaseSlots {
+    pub(super) fn new(along: &OutputPhases) -> Self {
+        let shifts = |r: usize| along.taps[r].iter().map(|tap| tap.shift);
+        let mut classes: Vec<Vec<usize>> = Vec::new();
+        for r in (0..along.taps.len()).filter(|r| !along.taps[*r].is_empty()) {
+            match classes.iter_mut().find(|class| shifts(class[0]).eq(shifts(r))) {
+                Some(class) => class.push(r),
+                None => classes.push(vec![r]),
+            }
+        }
+        let (with_taps, phases) = (classes.iter().map(Vec::len).sum::<usize>(), along.taps.len());
+        let mut of_strand = vec![with_taps; phases];
+        for (slot, r) in classes.iter().flatten().enumerate() {
+            of_strand[along.strand(*r)] = slot;
+        }
+        Self { classes, of_strand, with_taps, count: with_taps + usize::from(with_taps < phases) }
+    }
+}
 
 /// One phase of the axes before the last.
 pub(super) struct OuterPhase {
@@ -30,8 +62,6 @@ pub(super) struct PhasePass {
     pub(super) class: usize,
     pub(super) slot: usize,
     pub(super) phases: usize,
-    /// How its rows are cut, for the taller panels of channels and for the lower ones.
-    pub(super) subpanels: [RowPanels; 2],
     pub(super) taps: usize,
     /// Channels of a block of K.
     pub(super) block: usize,
@@ -44,22 +74,29 @@ pub(super) struct PhasePass {
 
 impl OuterPhase {
     /// All phases of the axes before the last. Packed weights are in their order.
-    pub(super) fn all<A: Real>(plan: &PhasePlan<A>, channels: usize) -> Vec<Self> {
-        let outer = &plan.phases[..plan.phases.len() - 1];
+    pub(super) fn all(
+        phases: &[OutputPhases],
+        slots: &PhaseSlots,
+        planes: &PaddedPlanes,
+        channels: usize,
+    ) -> Vec<Self> {
+        let (along, outer) = phases.split_last().expect("a geometry has an axis");
         let counts: Vec<_> = outer.iter().map(|p| p.axis.stride).collect();
         let mut all = Vec::with_capacity(counts.iter().product());
         let mut before = 0;
         for_each_position(&counts, |r| {
-            let (taps, offsets) = outer_taps(outer, r, &plan.planes.pitches);
-            let classes = if taps.is_empty() { 0 } else { plan.slots.classes.len() };
+            let (taps, offsets) = outer_taps(outer, r, planes.pitches());
+            let mut passes = Vec::new();
             let mut slot = 0;
-            let passes = (0..classes).map(|class| {
-                let pass = PhasePass { slot, before, ..PhasePass::new(plan, channels, &offsets, class) };
-                slot += pass.phases;
-                before += pass.phases * pass.taps;
-                pass
-            });
-            let passes = passes.collect();
+            for (class, members) in slots.classes.iter().enumerate().filter(|_| !taps.is_empty()) {
+                let shifts = along.taps[members[0]].iter().map(|tap| tap.shift);
+                let views: Vec<_> = offsets.iter().flat_map(|at| shifts.clone().map(move |shift| at + shift)).collect();
+                let (taps, phases) = (views.len(), members.len());
+                let (block, koff) = rows_of_b(&views, channels, planes.channel_len);
+                passes.push(PhasePass { class, slot, phases, taps, block, koff, before });
+                slot += phases;
+                before += phases * taps;
+            }
             all.push(Self { r: r.to_vec(), taps, passes });
         });
         all
@@ -68,7 +105,7 @@ impl OuterPhase {
 
 /// For each tap of phase `r` of the axes before the last, its position in the kernel, and how far
 /// its view is from the beginning of a plane.
-fn outer_taps(outer: &[AxisPhases], r: &[usize], pitches: &[usize]) -> (Vec<usize>, Vec<usize>) {
+fn outer_taps(outer: &[OutputPhases], r: &[usize], pitches: &[usize]) -> (Vec<usize>, Vec<usize>) {
     let taps_of: Vec<_> = outer.iter().zip(r).map(|(p, r)| &p.taps[*r]).collect();
     let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
     let (mut taps, mut offsets) = (Vec::new(), Vec::new());
@@ -84,29 +121,23 @@ fn outer_taps(outer: &[AxisPhases], r: &[usize], pitches: &[usize]) -> (Vec<usiz
     (taps, offsets)
 }
 
-impl PhasePass {
-    /// The pass of a class, as if it were the first. `offsets` are those of the taps of the axes
-    /// before the last.
-    fn new<A: Real>(plan: &PhasePlan<A>, channels: usize, offsets: &[usize], class: usize) -> Self {
-        let PhasePlan { phases, slots, planes, tiles, .. } = plan;
-        let members = &slots.classes[class];
-        let along = &phases[phases.len() - 1].taps[members[0]];
-        let taps = offsets.len() * along.len();
-        let block = block_channels(channels, taps);
-        let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
-        let koff = [block, last_block].map(|width| {
-            let row = |step: usize| {
-                let (t, c) = step_of(step, width, taps, INNER_CHANNELS);
-                let at = offsets[t / along.len()] + along[t % along.len()].shift;
-                (c * planes.channel_len + at) as u32
-            };
-            RowOffsets::new((0..taps * width).map(row).collect())
-        });
-        let heights = [tiles.panels.height(0), tiles.panels.height(tiles.panels.count() - 1)];
-        let subpanels = heights.map(|height| RowPanels::new(members.len() * height, tiles.mr));
-        Self { class, slot: 0, phases: members.len(), subpanels, taps, block, koff, before: 0 }
-    }
+/// The channels of a block of K, and its rows of B for a full block and for the last one. `views` has
+/// the place in a plane of each tap's view.
+fn rows_of_b(views: &[usize], channels: usize, channel_len: usize) -> (usize, [RowOffsets; 2]) {
+    let taps = views.len();
+    let block = block_channels(channels, taps);
+    let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
+    let koff = [block, last_block].map(|width| {
+        let row = |step: usize| {
+            let (t, c) = step_of(step, width, taps, INNER_CHANNELS);
+            (c * channel_len + views[t]) as u32
+        };
+        RowOffsets::new((0..taps * width).map(row).collect())
+    });
+    (block, koff)
+}
 
+impl PhasePass {
     /// The tap and the channel of step `k`.
     pub(super) fn step(&self, k: usize, channels: usize) -> (usize, usize) {
         let first = k / (self.block * self.taps) * self.block;

@@ -1,0 +1,64 @@
+//! Lengths in blocks.
+
+use core::ops::Range;
+
+/// A length in blocks of nearly equal size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    total: usize,
+    size: usize,
+}
+
+impl Blocks {
+    /// As few blocks of at most `most` as possible, but at least one: nothing is one empty block.
+    pub(crate) fn new(total: usize, most: usize) -> Self {
+        Self { total, size: total.div_ceil(total.div_ceil(most).max(1)) }
+    }
+
+    /// The same blocks of a length whose elements are `count` times as many.
+    pub(crate) fn times(self, count: usize) -> Self {
+        Self { total: self.total * count, size: self.size * count }
+    }
+
+    /// The length of a block. The last block may be shorter.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.total.div_ceil(self.size.max(1)).max(1)
+    }
+
+    pub(crate) fn range(&self, index: usize) -> Range<usize> {
+        index * self.size..((index + 1) * self.size).min(self.total)
+    }
+
+    pub(crate) fn last(&self) -> Range<usize> {
+        self.range(self.count() - 1)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.count()).map(|index| self.range(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Blocks;
+
+    #[test]
+    fn blocks_cover_the_length_once_and_are_never_too_long() {
+        for (total, most) in (0..40).flat_map(|total| (1..45).map(move |most| (total, most))) {
+            let blocks = Blocks::new(total, most);
+            let mut next = 0;
+            for block in blocks.iter() {
+                assert_eq!(block.start, next);
+                assert!(block.len() <= blocks.size() && blocks.size() <= most);
+                assert!(total == 0 || !block.is_empty());
+                next = block.end;
+            }
+            assert_eq!((next, blocks.iter().count()), (total, blocks.count()));
+            assert_eq!(blocks.last(), blocks.iter().last().unwrap());
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The loops over panels of channels and strips of columns, and the ways of sums into Y.
+
+use core::ops::Range;
+
+use convoke_kernels::weave::{MOST_SUMS, Run, Strands, Sum};
+use convoke_kernels::{Ahead, Dest, Epilogue, Real};
+
+use super::lowering::Transposed;
+use super::passes::OuterPhase;
+use super::plan::{MOST_PAIRED_VECTORS, PhaseMode};
+use crate::element::Element;
+use crate::exec::region::Stores;
+use crate::lower::contract::Io;
+use crate::lower::sink::Sink;
+
+/// The most runs of outputs that one call stores, of a strip and of a slab: a list of them is on the
+/// stack.
+const STRIP_RUNS: usize = 8;
+const SLAB_RUNS: usize = 32;
+
+/// One phase of the outer axes, for one slab of one group of one image: what its panels and
+/// strips share.
+pub(super) struct SlabPhase<'t, A> {
+    pub(super) image: usize,
+    pub(super) group: usize,
+    pub(super) outer: &'t OuterPhase,
+    /// The positions of the slab along the last axis.
+    pub(super) along: Range<usize>,
+    /// Where each row of the slab goes in a channel of Y. None if padding crops it.
+    pub(super) places: &'t [usize],
+    /// The planes of the group.
+    pub(super) planes: &'t [A],
+    /// Vectors of columns of the slab.
+    pub(super) vectors: usize,
+}
+
+/// Scratch for sums on their way into Y.
+pub(super) struct PhaseSums<'t, A> {
+    /// The sums of a panel.
+    pub(super) sums: &'t mut [A],
+    /// Outputs of some channels, if kernels do not store into Y.
+    pub(super) outputs: &'t mut [A],
+}
+
+/// A panel of output channels. It has no slices: they are made where they are used. A slice is a
+/// pointer and a length. If both are written to the stack and copied as one value, the copy waits
+/// for all stores before it, those of the last tile into Y too.
+struct PhasePanel {
+    /// The first channel, counted over all groups, and the number of channels.
+    channel: usize,
+    height: usize,
+    /// Whether the task has another panel behind this one.
+    has_next: bool,
+    /// The first element of its first channel in Y.
+    at: usize,
+}
+
+impl PhasePanel {
+    /// What is stored of some runs of each of its channels, which have `positions` outputs each.
+    fn stores(&self, runs: &[Run], positions: usize) -> impl Iterator<Item = Stores> + Clone {
+        runs.iter().map(move |run| Stores::row(self.at + run.at, run.len).times(self.height, positions))
+    }
+}
+
+impl<T: Element> Transposed<T> {
+    /// The place of a row that padding crops.
+    pub(super) const CROPPED: usize = usize::MAX;
+
+    /// Computes some panels for one phase, and stores them.
+    ///
+    /// Pairs are stored strip by strip if the panels stay in the L2 cache: the rows of B of a strip then stay
+    /// in the L1 cache. Otherwise the rows of all channels of Y would compete for cache sets.
+    pub(super) fn store_phase(
+        &self,
+        sink: &Sink<'_, '_, T>,
+        here: &SlabPhase<'_, T::Acc>,
+        panels: Range<usize>,
+        sums: &mut PhaseSums<'_, T::Acc>,
+    ) {
+        if self.mode == PhaseMode::Summed {
+            return self.sum_channel(sink, here, &self.panel(here, 0, 1), sums.outputs);
+        }
+        let is_paired = self.mode == PhaseMode::Paired && sink.pairs().is_some();
+        let together = if is_paired && self.is_near { panels.len().max(1) } else { 1 };
+        // Where the pairs of each vector of a strip go in a channel of Y.
+        let mut pairs = [0; MOST_PAIRED_VECTORS];
+        for first in panels.clone().step_by(together) {
+            let part = first..(first + together).min(panels.end);
+            if self.k_blocks > 1 {
+                self.multiply(sink.io, here, &self.panel(here, first, panels.end), 0..here.vectors, sums.sums);
+            }
+            let mut vector = 0;
+            while vector < here.vectors {
+                let nrv = self.tiles.width(here.vectors - vector)[0].nrv();
+                let strip = vector..vector + nrv;
+                vector += nrv;
+                if is_paired && self.find_pairs(here, &strip, &mut pairs) {
+                    self.store_pairs(sink, here, (part.clone(), panels.end), (&strip, &pairs), sums.sums);
+                    continue;
+                }
+                for p in part.clone() {
+                    let panel = self.panel(here, p, panels.end);
+                    if self.k_blocks == 1 {
+                        self.fetch(sink, here, &panel, &strip);
+                        self.multiply(sink.io, here, &panel, strip.clone(), sums.sums);
+                    }
+                    self.interleave(sink, here, &panel, &strip, sums);
+                }
+            }
+        }
+    }
+
+    /// Prefetches the lines of a large Y that a tile will be stored to. Otherwise stores that miss the caches
+    /// would wait for them, one after the other.
+    fn fetch(&self, sink: &Sink<'_, '_, T>, here: &SlabPhase<'_, T::Acc>, panel: &PhasePanel, strip: &Range<usize>) {
+        if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
+            let fetch = |runs: &[Run]| self.weave.fetch(runs, panel.height, &y, self.positions);
+            self.for_each_runs::<STRIP_RUNS>(here, &self.columns_of(strip), fetch);
+        }
+    }
+
+    /// Panel `p` of a group, where the panels of the task end with `end`.
+    fn panel(&self, here: &SlabPhase<'_, T::Acc>, p: usize, end: usize) -> PhasePanel {
+        let channel = here.group * self.geometry.out_channels_per_group() + self.tiles.panels.start(p);
+        let at = (here.image * self.geometry.out_channels + channel) * self.positions;
+        PhasePanel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < end, at }
+    }
+
+    fn columns_of(&self, vectors: &Range<usize>) -> Range<usize> {
+        vectors.start * self.tiles.lanes..vectors.end * self.tiles.lanes
+    }
+
+    /// The first row of a slab with a column of `columns`.
+    fn first_row(&self, here: &SlabPhase<'_, T::Acc>, columns: &Range<usize>) -> usize {
+        let begins = &self.row_columns[..here.places.len()];
+        begins.partition_point(|begin| begin + here.along.len() <= columns.start)
+    }
+
+    /// Calls `store` with the runs of outputs of some columns of a slab, at most `MOST` at a time.
+    fn for_each_runs<const MOST: usize>(
+        &self,
+        here: &SlabPhase<'_, T::Acc>,
+        columns: &Range<usize>,
+        mut store: impl FnMut(&[Run]),
+    ) {
+        let mut runs = [Run::default(); MOST];
+        let (mut count, mut row) = (MOST, self.first_row(here, columns));
+        while count == MOST {
+            (count, row) = self.runs(here, columns, row, &mut runs);
+            store(&runs[..count]);
+        }
+    }
+
+    /// Finds where the pairs of outputs of each vector of a strip go. Returns whether pairs can be
+    /// stored: each vector has pairs of one run only, and none of them is cropped.
+    fn find_pairs(&self, here: &SlabPhase<'_, T::Acc>, strip: &Range<usize>, places: &mut [usize]) -> bool {
+        let (columns, lanes) = (self.columns_of(strip), self.tiles.lanes);
+        let mut runs = [Run::default(); STRIP_RUNS];
+        let (count, _) = self.runs(here, &columns, self.first_row(here, &columns), &mut runs);
+        for (vector, place) in places[..strip.len()].iter_mut().enumerate() {
+            let Some(run) = runs[..count].iter().rfind(|run| run.from <= vector * lanes) else { return false };
+            // The run may begin with the second output of its first pair.
+            let Some(first) = (2 * (vector * lanes - run.from)).checked_sub(run.phase) else { return false };
+            if first + 2 * lanes > run.len {
+                return false;
+            }
+            *place = run.at + first;
+        }
+        true
+    }
+
+    /// Finds the runs of outputs of some columns of a slab, from row `row` of the slab on. Fills
+    /// `runs` with them. Returns how many there are, and the row behind them.
+    fn runs(
+        &self,
+        here: &SlabPhase<'_, T::Acc>,
+        columns: &Range<usize>,
+        mut row: usize,
+        runs: &mut [Run],
+    ) -> (usize, usize) {
+        let along = &self.phases[self.phases.len() - 1];
+        let mut count = 0;
+        while count < runs.len() && row < here.places.len() {
+            let (begin, place) = (self.row_columns[row], here.places[row]);
+            if begin >= columns.end {
+                break;
+            }
+            row += 1;
+            if place == Self::CROPPED {
+                continue;
+            }
+            let within = |column: usize| column.clamp(begin, begin + here.along.len()) - begin;
+            let (from, to) = (within(columns.start), within(columns.end));
+            let [first, end] = [from, to].map(|v| along.first_output(here.along.start + v));
+            let phase = along.strand_of(here.along.start + from, first);
+            runs[count] = Run { from: begin + from - columns.start, phase, at: place + first, len: end - first };
+            count += 1;
+        }
+        (count, row)
+    }
+
+    /// Elements of the sums of a panel of `height` channels before those of the strip that begins
+    /// with vector `first`.
+    fn strip_at(&self, height: usize, first: usize) -> usize {
+        if self.k_blocks > 1 { self.slots.count * height * first * self.tiles.lanes } else { 0 }
+    }
+
+    /// Adds up the sums of one panel for strips, which are the vectors `strips` of a slab.
+    fn multiply(
+        &self,
+        io: &Io<'_, T>,
+        here: &SlabPhase<'_, T::Acc>,
+        panel: &PhasePanel,
+        strips: Range<usize>,
+        sums: &mut [T::Acc],
+    ) {
+        let channels = self.geometry.in_channels_per_group();
+        if here.outer.passes.is_empty() || channels == 0 {
+            return sums.fill(T::Acc::ZERO);
+        }
+        let all = &io.weights[panel.channel * self.channel_weights..];
+        for pass in &here.outer.passes {
+            let k_total = channels * pass.taps;
+            let a = &all[pass.before * channels * panel.height..];
+            let tiles = self.tiles.of_class(pass.phases, panel.height);
+            let next = if panel.has_next { panel.height * self.channel_weights } else { all.len() };
+            let next = all.get(next + pass.before * channels * panel.height..).unwrap_or(&[]);
+            for first in (0..channels).step_by(pass.block) {
+                let width = pass.block.min(channels - first);
+                let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
+                let (from, to) = (first * pass.taps, (first + width) * pass.taps);
+                let mut vector = strips.start;
+                while vector < strips.end {
+                    let kernels = self.tiles.width(strips.end - vector);
+                    let nr = kernels[0].nr();
+                    let b = &here.planes[first * self.planes.channel_len + vector * self.tiles.lanes..];
+                    let at = self.strip_at(panel.height, vector) + pass.slot * panel.height * nr;
+                    for t in 0..tiles.count() {
+                        let (row, height) = (tiles.start(t), tiles.height(t));
+                        // While the first strip is multiplied, the weights that come next are
+                        // fetched, a line with each step of K: those of the next block of K, or
+                        // of the next panel.
+                        let ahead = match vector {
+                            0 if to < k_total => a.get(row * k_total + to * height..),
+                            0 => next.get(row * k_total..),
+                            _ => None,
+                        };
+                        let ahead = ahead.map_or(Ahead::NONE, Ahead::lines);
+                        let a = &a[row * k_total + from * height..row * k_total + to * height];
+                        let tile = &mut sums[at + row * nr..at + (row + height) * nr];
+                        kernels[height - 1].partial(a, b, koff, ahead, tile, first > 0);
+                    }
+                    vector += kernels[0].nrv();
+                }
+            }
+        }
+    }
+
+    /// Interleaves the sums of one panel for one strip.
+    fn interleave(
+        &self,
+        sink: &Sink<'_, '_, T>,
+        here: &SlabPhase<'_, T::Acc>,
+        panel: &PhasePanel,
+        strip: &Range<usize>,
+        sums: &mut PhaseSums<'_, T::Acc>,
+    ) {
+        let columns = self.columns_of(strip);
+        let (nr, slots) = (columns.len(), &self.slots);
+        let tile = &mut sums.sums[self.strip_at(panel.height, strip.start)..];
+        if slots.count > slots.with_taps {
+            tile[slots.with_taps * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
+        }
+        let strands = Strands { sums: tile, slots: &slots.of_strand, step: panel.height * nr, pitch: nr };
+        self.for_each_runs::<STRIP_RUNS>(here, &columns, |runs| {
+            self.store_runs(sink, panel, runs, sums.outputs, |first, runs, epilogue, y, ldy| {
+                let strands = Strands { sums: &strands.sums[first * nr..], ..strands };
+                self.weave.run(&strands, runs, epilogue, y, ldy);
+            });
+        });
+    }
+
+    /// Stores some runs of outputs of all channels of a panel. `kernel` computes them for the channels
+    /// of the bias, of which the first is given, and stores them so many elements apart.
+    #[inline(always)]
+    fn store_runs(
+        &self,
+        sink: &Sink<'_, '_, T>,
+        panel: &PhasePanel,
+        runs: &[Run],
+        outputs: &mut [T::Acc],
+        kernel: impl Fn(usize, &[Run], &Epilogue<'_, T::Acc>, &mut Dest<'_, T::Acc>, usize),
+    ) {
+        let bias = &sink.io.bias[panel.channel..panel.channel + panel.height];
+        let stored = sink.direct(panel.at, bias, panel.stores(runs, self.positions), |mut y, epilogue| {
+            kernel(0, runs, &epilogue, &mut y, self.positions);
+        });
+        if stored.is_some() {
+            return;
+        }
+        // The runs of a channel are staged one behind the other.
+        let (mut staged, mut len) = ([Run::default(); SLAB_RUNS], 0);
+        for (staged, run) in staged.iter_mut().zip(runs) {
+            *staged = Run { at: len, ..*run };
+            len += run.len;
+        }
+        if len == 0 {
+            return;
+        }
+        // There is scratch for one channel at least.
+        let (staged, most) = (&staged[..runs.len()], (outputs.len() / len).max(1));
+        for (i, bias) in bias.chunks(most).enumerate() {
+            let (first, rows) = (i * most, &mut outputs[..bias.len() * len]);
+            kernel(first, staged, &sink.staging(bias), &mut Dest::from_slice(rows), len);
+            sink.staged_runs(rows, (len, self.positions), |store| {
+                for (staged, run) in staged.iter().zip(runs) {
+                    store(staged.at..staged.at + run.len, panel.at + first * self.positions + run.at);
+                }
+            });
+        }
+    }
+
+    /// Computes some panels for one strip, and stores them as pairs at `places`. The panels of the task
+    /// end with `end`. `tile` is scratch.
+    ///
+    /// These tiles are short, so that whatever a call does beside its products counts.
+    fn store_pairs(
+        &self,
+        sink: &Sink<'_, '_, T>,
+        here: &SlabPhase<'_, T::Acc>,
+        (panels, end): (Range<usize>, usize),
+        (strip, places): (&Range<usize>, &[usize; MOST_PAIRED_VECTORS]),
+        tile: &mut [T::Acc],
+    ) {
+        let (io, pass) = (sink.io, &here.outer.passes[0]);
+        let kernels = self.tiles.width(strip.len());
+        let (k, ldy) = (self.geometry.in_channels_per_group() * pass.taps, self.positions);
+        let koff = pass.koff[0].rows(0..k);
+        let b = &here.planes[strip.start * self.tiles.lanes..];
+        let weights_of = |panel: &PhasePanel| {
+            let before = pass.before * self.geometry.in_channels_per_group() * panel.height;
+            &io.weights[panel.channel * self.channel_weights + before..][..panel.height * pass.phases * k]
+        };
+        let (places, len) = (&places[..strip.len()], 2 * self.tiles.lanes);
+        let mut runs = [Run::default(); MOST_PAIRED_VECTORS];
+        if self.is_far {
+            runs.iter_mut().zip(places).for_each(|(run, at)| *run = Run { at: *at, len, ..Run::default() });
+        }
+        // The epilogue is made once, before the panels. A kernel reads several of its values by one
+        // load. If they had just been written one by one, that load would wait for all stores
+        // before them.
+        let mut epilogue = sink.pairs().expect("checked before: kernels store pairs");
+        for p in panels {
+            let panel = self.panel(here, p, end);
+            // While the first strip is multiplied, the next panel is fetched, a line with each
+            // step of K.
+            let is_ahead = strip.start == 0 && panel.has_next;
+            let ahead = if is_ahead { Ahead::lines(weights_of(&self.panel(here, p + 1, end))) } else { Ahead::NONE };
+            epilogue.bias = &io.bias[panel.channel..panel.channel + panel.height];
+            let stores = places.iter().map(|place| Stores::row(panel.at + place, len).times(panel.height, ldy));
+            let mut y = sink.dest(panel.at, stores.clone()).expect("a type that kernels store");
+            if self.is_far {
+                self.weave.fetch(&runs[..places.len()], panel.height, &y, ldy);
+            }
+            let (kernel, a) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel));
+            kernel.finish_pairs(a, b, koff, ahead, tile, false, &mut y, ldy, places, &epilogue);
+            sink.activate_stored(stores);
+        }
+    }
+
+    /// Computes one channel for one phase of a whole slab.
+    fn sum_channel(
+        &self,
+        sink: &Sink<'_, '_, T>,
+        here: &SlabPhase<'_, T::Acc>,
+        channel: &PhasePanel,
+        outputs: &mut [T::Acc],
+    ) {
+        let along = &self.phases[self.phases.len() - 1];
+        let a = &sink.io.weights[channel.channel * self.channel_weights..];
+        let mut strands = [Sum { w: &[], koff: self.no_rows.rows(0..0) }; MOST_SUMS];
+        for pass in &here.outer.passes {
+            for (member, r) in self.slots.classes[pass.class].iter().enumerate() {
+                let w = &a[pass.before + member * pass.taps..][..pass.taps];
+                strands[along.strand(*r)] = Sum { w, koff: pass.koff[0].rows(0..pass.taps) };
+            }
+        }
+        let strands = &strands[..self.slots.of_strand.len()];
+        self.for_each_runs::<SLAB_RUNS>(here, &self.columns_of(&(0..here.vectors)), |runs| {
+            self.store_runs(sink, channel, runs, outputs, |_, runs, epilogue, y, _| {
+                self.weave.sum(here.planes, strands, runs, epilogue, y);
+            });
+        });
+    }
+}
