@@ -121,8 +121,14 @@ pub struct Planes {
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
-    /// Where [free](Spare) rows begin, behind the planes, and where the room for them ends.
+    /// Where rows are joined before they are split, behind the planes; `None` if they are not
+    /// joined.
+    pub(crate) joined: Option<Joined>,
+    /// Where [free](Spare) rows begin, and where the room for them ends. It lies behind the room
+    /// for joined rows. Both rooms are large enough for all blocks of the same or fewer columns.
     pub(crate) free_room: (usize, usize),
+    /// Whether rows are so short that two of them are split at once.
+    pub(crate) is_paired: bool,
     /// Whether rows are transformed as they lie, and not split. This is done for rows of more
     /// tiles than half a vector, as long as there are masks for all of their vectors.
     pub(crate) is_straight: bool,
@@ -165,7 +171,9 @@ impl Planes {
             *begin = i % down.outputs * phase_len + i / down.outputs * columns;
         }
         let (pitch, tiles) = (columns, rows.checked_mul(columns)?);
-        let begin = plane_len * along.values;
+        let joined = |columns: usize| Joined::new(down, along, phase_rows, columns, lanes);
+        let joined_room = (1..=columns.min(lanes)).rev().find_map(joined).map_or(0, |joined| joined.len());
+        let begin = joined_room.checked_add(plane_len * along.values)?;
         let row_room = row_len.checked_next_multiple_of(lanes)?;
         let end = row_room.checked_mul(down.outputs - 1).and_then(|len| len.checked_add(begin))?;
         end.checked_mul(2 * size_of::<T>())?;
@@ -179,8 +187,10 @@ impl Planes {
             phase_len,
             plane_len,
             values,
+            joined: joined(columns),
             free_room: (begin, end),
             spare: Spare::NONE,
+            is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
             is_straight: kernel.is_straight
                 && columns > lanes / 2
                 && columns.div_ceil(lanes) * (along.outputs + 1) <= MASKS,
@@ -331,6 +341,55 @@ impl Spare {
     #[must_use]
     pub fn drops(&self, value: usize) -> bool {
         self.dropped >> value & 1 == 1
+    }
+}
+
+/// The most vectors of a row that is joined with others. Longer rows fill their own vectors.
+pub(crate) const JOINED_VECTORS: usize = 2;
+
+/// Where narrow rows are joined before they are split. A row of few tiles would leave most lanes
+/// of a vector empty.
+///
+/// For each phase of rows, the elements that the tiles need for their first `outputs` values
+/// follow row after row. Behind all phases stand, in the same way, the elements for the other
+/// values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joined {
+    /// Elements of a joined row: those for the first outputs of all its tiles.
+    pub(crate) row: usize,
+    /// Elements from one phase to the next, and from the part of the first values to that of the
+    /// other values.
+    pub(crate) phase: usize,
+    pub(crate) half: usize,
+}
+
+impl Joined {
+    /// `None` if joining takes no fewer instructions because rows are not narrow enough, if there
+    /// is only one row, or if a tile has more values than twice its outputs.
+    fn new(down: Tile, along: Tile, phase_rows: usize, columns: usize, lanes: usize) -> Option<Self> {
+        let (m, n) = (along.outputs, along.values);
+        if phase_rows < 2 || m < 2 || n > 2 * m || columns > tiles_of_a_vector(lanes, along) {
+            return None;
+        }
+        let row = columns * m;
+        if row > JOINED_VECTORS * lanes {
+            return None;
+        }
+        // Loads, permutations and stores of a row that is split alone, and of one that is joined
+        // with others. The latter cost a quarter more, because their loads wait for stores that
+        // they overlap.
+        let apart = m * m + n + (n - m);
+        let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);
+        if 4 * apart < 5 * together {
+            return None;
+        }
+        // Vectors of joined tiles are read whole, also the last one.
+        let phase = phase_rows.checked_mul(row)?.checked_add(lanes * m)?;
+        Some(Self { row, phase, half: phase.checked_mul(down.outputs).filter(|len| *len < isize::MAX as usize)? })
+    }
+
+    fn len(&self) -> usize {
+        2 * self.half
     }
 }
 

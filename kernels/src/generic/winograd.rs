@@ -32,7 +32,8 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
 use crate::winograd::{
-    Border, InputArgs, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes, tiles_of_a_vector,
+    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes,
+    tiles_of_a_vector,
 };
 
 /// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.
@@ -166,6 +167,14 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
     let step = const { tiles_of_a_vector(V::LANES, Tile { values: N, outputs: M }) };
     let Border { elements, shape, masks, .. } = args.border;
+    if let Some(joined) = &shape.joined {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { split_joined::<V, N, M>(args, joined) };
+    }
+    if M.is_multiple_of(2) && shape.is_paired {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { split_pairs::<V, N, M>(args) };
+    }
     // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
     // promises whole vectors behind every place of the planes.
     unsafe {
@@ -422,6 +431,118 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
                     }
                 }
                 sum.store(args.free.add(i * args.free_stride + e));
+            }
+        }
+    }
+}
+
+/// Splits as [`split`], where the tiles of a row fill at most half of a vector. The other half
+/// takes the tiles of the next row of tiles.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
+#[inline(always)]
+unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
+    let Border { shape, masks, elements, .. } = args.border;
+    let (half, outputs) = (V::LANES / 2, shape.down.outputs);
+    let tiles = (1_u32 << shape.pitch) - 1;
+    let tiles = tiles | tiles << half;
+    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
+    // promises whole vectors behind every place of the planes. The tiles of two rows fit in one
+    // vector.
+    unsafe {
+        let zero = V::splat(args.zero);
+        for phase in 0..outputs {
+            let mut dst: *const V::Elem = args.planes.add(phase * shape.phase_len);
+            for r in (phase..shape.rows).step_by(2 * outputs) {
+                let mut v = [zero; M];
+                for (i, r) in [r, r + outputs].into_iter().enumerate() {
+                    if let Some(row) = args.row(r) {
+                        let row = row.wrapping_sub(elements.start);
+                        for s in 0..M / 2 {
+                            let p = row.wrapping_add(s * V::LANES);
+                            v[i * M / 2 + s] = V::load_mask(p, masks[s]);
+                            V::prefetch(p.wrapping_add(args.next));
+                        }
+                    }
+                }
+                let v = V::deinterleave(v);
+                let mut plane = dst;
+                for j in 0..N {
+                    if j > 0 {
+                        plane = V::advance(plane, shape.plane_len);
+                    }
+                    v[j % M].compress(tiles << (j / M)).store(plane.cast_mut());
+                }
+                dst = V::advance(dst, 2 * shape.pitch);
+            }
+        }
+    }
+}
+
+/// Splits as [`split`], where rows are narrow. Rows are first joined, so that vectors are full of
+/// tiles from several rows.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`. `N` is at most twice
+/// `M`.
+#[inline(always)]
+unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>, to: &Joined) {
+    let Border { elements, shape, .. } = args.border;
+    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
+    // promises room for the joined rows behind the planes. A row ends at least a vector before
+    // its phase does, and so do the vectors of the last tiles.
+    unsafe {
+        let zero = V::splat(args.zero);
+        let joined = args.planes.add(shape.plane_len * N);
+        // The lanes that are not padding. They are the same for all rows.
+        let mut masks = [[0; 2]; JOINED_VECTORS];
+        for i in 0..JOINED_VECTORS {
+            let at = i * V::LANES;
+            masks[i] = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
+        }
+        for phase in 0..shape.down.outputs {
+            let mut dst: *const V::Elem = joined.add(phase * to.phase);
+            for r in (phase..shape.rows).step_by(shape.down.outputs) {
+                let row = args.row(r);
+                // What a row's last vector stores beyond the row, the next row overwrites.
+                for i in 0..JOINED_VECTORS {
+                    let at = i * V::LANES;
+                    if at < to.row {
+                        let mut v = [zero; 2];
+                        if let Some(row) = row {
+                            let p = row.wrapping_sub(elements.start).wrapping_add(at);
+                            V::prefetch(p.wrapping_add(args.next));
+                            v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
+                        }
+                        v[0].store(dst.add(at).cast_mut());
+                        v[1].store(dst.add(to.half + at).cast_mut());
+                    }
+                }
+                dst = V::advance(dst, to.row);
+            }
+        }
+        for phase in 0..shape.down.outputs {
+            let tiles = (shape.rows - phase).div_ceil(shape.down.outputs) * shape.pitch;
+            let mut src: *const V::Elem = joined.add(phase * to.phase);
+            let mut place: *const V::Elem = args.planes.add(phase * shape.phase_len);
+            for _ in (0..tiles).step_by(V::LANES) {
+                let (mut first, mut behind) = ([zero; M], [zero; M]);
+                for s in 0..M {
+                    first[s] = V::load(src.add(s * V::LANES));
+                    behind[s] = V::load(src.add(to.half + s * V::LANES));
+                }
+                let (first, behind) = (V::deinterleave(first), V::deinterleave(behind));
+                let mut dst = place;
+                for j in 0..N {
+                    if j > 0 {
+                        dst = V::advance(dst, shape.plane_len);
+                    }
+                    let v = if j < M { first[j] } else { behind[j % M] };
+                    v.store(dst.cast_mut());
+                }
+                src = V::advance(src, M * V::LANES);
+                place = V::advance(place, V::LANES);
             }
         }
     }
