@@ -55,7 +55,7 @@ impl<'y, T: Copy + Send> Target<'y, T> {
     pub(crate) fn fill<S: Split + ?Sized>(
         self,
         split: &Proven<'_, S>,
-        images: Images,
+        images: SpacedImages,
         (threads, slots): (Threads<'_>, usize),
         (scratch, share): (&mut [Line], usize),
         run: &(impl Fn(usize, usize, Region<'_, T>, &mut [Line]) + Sync),
@@ -88,7 +88,7 @@ impl<'y, T: Copy + Send> Target<'y, T> {
 
 /// The images of a tensor, each contiguous: what tasks compute at once, which may be the whole batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Images {
+pub(crate) struct SpacedImages {
     pub(crate) count: usize,
     /// Elements of one of them.
     pub(crate) len: usize,
@@ -96,7 +96,7 @@ pub(crate) struct Images {
     pub(crate) stride: usize,
 }
 
-impl Images {
+impl SpacedImages {
     /// One of the images of a tensor.
     pub(crate) fn get<'a, T>(&self, tensor: &'a [T], image: usize) -> &'a [T] {
         &tensor[image * self.stride..][..self.len]
@@ -292,7 +292,7 @@ mod tests {
     use super::super::split::listed::{check, every_second};
     use super::*;
 
-    const ONE_OF_24: Images = Images { count: 1, len: 24, stride: 24 };
+    const ONE_OF_24: SpacedImages = SpacedImages { count: 1, len: 24, stride: 24 };
 
     #[test]
     fn a_region_gives_its_own_elements() {

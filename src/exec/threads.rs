@@ -21,7 +21,7 @@ use super::workspace::Line;
 /// A pool whose threads outlive the run, and are sent work by a channel, sends them a [`Job`](crate::Job).
 ///
 /// ```
-/// use convoke::{Conv, Executor, Planner, Threads, Workspace};
+/// use convoke::{Conv, Executor, Planner, Run, Threads};
 ///
 /// /// Starts threads for each run.
 /// struct Scoped(usize);
@@ -49,7 +49,7 @@ use super::workspace::Line;
 /// let (x, w) = (vec![1.0; 32 * 30 * 30], vec![0.5; 32 * 32 * 3 * 3]);
 /// let packed = plan.pack(&w, None)?;
 /// let mut y = vec![0.0; plan.geometry().output_len()];
-/// plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan)?, threads)?;
+/// plan.run(Run::new(&x, &packed, &mut y).threads(threads))?;
 /// assert!((y[0] - 0.5 * 32.0 * 9.0).abs() < 1e-3);
 /// # Ok(()) }
 /// ```
@@ -123,7 +123,7 @@ fn by_halves(first: usize, count: usize, call: &(dyn Fn(usize) + Sync)) {
 ///
 /// ```
 /// # #[cfg(feature = "rayon")] {
-/// use convoke::{Conv, Planner, Threads, Workspace};
+/// use convoke::{Conv, Planner, Run, Threads, Workspace};
 ///
 /// # fn main() -> Result<(), convoke::Error> {
 /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads can be started");
@@ -134,9 +134,9 @@ fn by_halves(first: usize, count: usize, call: &(dyn Fn(usize) + Sync)) {
 /// let mut workspace = Workspace::for_plan(&plan)?; // with a share for each of the two
 ///
 /// let (x, mut y) = (vec![1.0; 32 * 30 * 30], vec![0.0; plan.geometry().output_len()]);
-/// plan.run(&x, &packed, &mut y, &mut workspace, threads)?;
+/// plan.run(Run::new(&x, &packed, &mut y).workspace(&mut workspace).threads(threads))?;
 /// let mut alone = vec![0.0; y.len()];
-/// plan.run(&x, &packed, &mut alone, &mut workspace, threads.at_most(1))?;
+/// plan.run(Run::new(&x, &packed, &mut alone).workspace(&mut workspace).threads(threads.at_most(1)))?;
 /// assert_eq!(y, alone); // the same bits
 /// # Ok(()) }
 /// # main().unwrap() }

@@ -40,7 +40,7 @@ use crate::units::Count;
 use crate::{Activation, Geometry};
 use explain::Estimate;
 use live::LiveTaps;
-use packed::{Format, Live, Packing, Parts};
+use packed::{Format, Live, PackedParts, Packing};
 
 /// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
 /// over would cost as much as it saves.
@@ -229,7 +229,7 @@ impl<T: Element> Plan<T> {
         };
         let whole = packing(&self.whole, w)?;
         if !whole.is_finite {
-            return Ok(Parts { whole: packing(self.exact(), w)?, live: None }.into());
+            return Ok(PackedParts { whole: packing(self.exact(), w)?, live: None }.into());
         }
         let live = match &self.live {
             Some((taps, method)) => {
@@ -238,7 +238,7 @@ impl<T: Element> Plan<T> {
             }
             None => None,
         };
-        Ok(Parts { whole, live }.into())
+        Ok(PackedParts { whole, live }.into())
     }
 
     /// Checks that a run accepts these weights: their layer, the ISA and the layout must be those that
@@ -254,7 +254,7 @@ impl<T: Element> Plan<T> {
     /// assert!(small.accepts(&packed).is_ok());
     /// assert!(planner.plan::<f32>(conv.clone(), &[1, 4, 16, 16])?.accepts(&packed).is_ok());
     /// // For other sizes, another layout may be the fastest, unless a plan is made for these weights.
-    /// let large = planner.packed_for(&packed).plan::<f32>(conv.clone(), &[2, 4, 64, 64])?;
+    /// let large = planner.clone().packed_for(&packed).plan::<f32>(conv.clone(), &[2, 4, 64, 64])?;
     /// assert!(large.accepts(&packed).is_ok());
     /// assert!(planner.plan::<f32>(conv.strides([2, 2]), &[1, 4, 16, 16])?.accepts(&packed).is_err());
     /// # Ok(()) }
@@ -264,17 +264,19 @@ impl<T: Element> Plan<T> {
     /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch), which names what differs.
     pub fn accepts(&self, packed: &PackedWeights<T>) -> Result<(), Error> {
         let (op, format, own) = (self.geometry.op, &packed.parts.whole.format, &self.whole.format);
-        if let Some(difference) = format.layer.difference(&own.layer) {
-            bail!(PackedMismatch, "{op}: {difference}");
-        }
         let reads_live = self.live.as_ref().is_none_or(|(taps, method)| {
             let packed = packed.parts.live.as_ref();
             packed.is_some_and(|packed| packed.taps == taps.ranges && packed.packing.format == method.format)
         });
+        if format == own && reads_live {
+            return Ok(());
+        }
+        if let Some(difference) = format.layer.difference(&own.layer) {
+            bail!(PackedMismatch, "{op}: {difference}");
+        }
         // Nothing reads the weights for an empty Y, and the definition's loops read all that are not
         // finite.
-        let reads_any = self.geometry.output_len() == 0 || !packed.parts.whole.is_finite;
-        if reads_any || format == own && reads_live {
+        if self.geometry.output_len() == 0 || !packed.parts.whole.is_finite {
             return Ok(());
         }
         let (packed, needed) = (packed.layout(), self.explain().layout());

@@ -177,11 +177,11 @@ impl<T: Element> Packing<T> {
 /// ```
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
-    pub(crate) parts: Arc<Parts<T>>,
+    pub(crate) parts: Arc<PackedParts<T>>,
 }
 
 /// What packed weights hold.
-pub(crate) struct Parts<T: Element> {
+pub(crate) struct PackedParts<T: Element> {
     /// All taps.
     pub(crate) whole: Packing<T>,
     /// Only the taps that meet input at the size of X that they were packed for. None if all taps
@@ -196,8 +196,8 @@ pub(crate) struct Live<T: Element> {
     pub(crate) packing: Packing<T>,
 }
 
-impl<T: Element> From<Parts<T>> for PackedWeights<T> {
-    fn from(parts: Parts<T>) -> Self {
+impl<T: Element> From<PackedParts<T>> for PackedWeights<T> {
+    fn from(parts: PackedParts<T>) -> Self {
         Self { parts: Arc::new(parts) }
     }
 }

@@ -7,7 +7,7 @@ use super::{PackedWeights, Plan};
 use crate::Geometry;
 use crate::element::Element;
 use crate::error::{Error, bail};
-use crate::exec::region::{Images, Region, Target};
+use crate::exec::region::{Region, SpacedImages, Target};
 use crate::exec::{Line, Threads, Workspace};
 use crate::lower::contract::{Addend, Io};
 
@@ -163,6 +163,7 @@ impl<T: Element> Plan<T> {
     /// [accept](Plan::accepts) the weights, [`InvalidShape`](crate::ErrorKind::InvalidShape) if images
     /// cannot lie so far apart, [`Threads`](crate::ErrorKind::Threads) if there are more threads than
     /// the plan was made for, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if there is none and it cannot be allocated,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
     /// machine](crate::Planner::machine) whose ISA this CPU lacks. Y is untouched then.
     pub fn run<'y>(&self, run: Run<'_, 'y, T>) -> Result<&'y mut [T], Error> {
@@ -200,10 +201,10 @@ impl<T: Element> Plan<T> {
     }
 
     /// Where the images of a tensor of `len` elements lie.
-    fn images(&self, name: &str, len: usize, stride: Option<usize>, sizes: Sizes) -> Result<Images, Error> {
+    fn images(&self, name: &str, len: usize, stride: Option<usize>, sizes: Sizes) -> Result<SpacedImages, Error> {
         let (op, batch, at_once) = (self.geometry.op, self.geometry.batch, (sizes.len)(&self.at_once));
         let count = batch.checked_div(self.at_once.batch).unwrap_or(1);
-        let neighbours = Images { count, len: at_once, stride: at_once };
+        let neighbours = SpacedImages { count, len: at_once, stride: at_once };
         let Some(stride) = stride else {
             self.check_len(name, len, (sizes.len)(&self.geometry), || (sizes.shape)(&self.geometry))?;
             return Ok(neighbours);
@@ -219,7 +220,7 @@ impl<T: Element> Plan<T> {
                  together: plan with separate_images"
             );
         }
-        let images = if count > 1 { Images { stride, ..neighbours } } else { neighbours };
+        let images = if count > 1 { SpacedImages { stride, ..neighbours } } else { neighbours };
         let Some(needed) = images.checked_span() else {
             bail!(
                 Overflow,

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Live, Packing, Parts as PackedParts};
+use super::packed::{Format, Live, PackedParts, Packing};
 use super::{Method, PackedWeights, Plan};
 use crate::element::{Element, all_finite};
 use crate::error::{Error, bail};
@@ -79,11 +79,11 @@ impl Description {
 }
 
 /// The parts behind a description that are not written yet.
-struct Parts<'a> {
+struct FileParts<'a> {
     rest: &'a mut [u8],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> FileParts<'a> {
     /// Fills bytes with zeros, writes what is before the values, but for the checksum, and returns the
     /// parts behind.
     fn behind(description: &Description, bytes: &'a mut [u8]) -> Result<Self, Error> {
@@ -197,14 +197,14 @@ impl<T: Element> Plan<T> {
             None => None,
         };
         let mut description = self.description();
-        let mut parts = Parts::behind(&description, bytes)?;
+        let mut parts = FileParts::behind(&description, bytes)?;
         let mut is_finite = parts.pack(&self.whole, w, &bias);
         if let Some((method, w)) = &live {
             is_finite &= parts.pack(method, w, &bias);
         }
         if !is_finite {
             description = self.exact_description();
-            Parts::behind(&description, bytes)?.pack(self.exact(), w, &bias);
+            FileParts::behind(&description, bytes)?.pack(self.exact(), w, &bias);
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
@@ -254,7 +254,7 @@ impl<T: Element> PackedWeights<T> {
         let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
         bytes.resize(len, 0);
-        let mut parts = Parts::behind(&description, &mut bytes)?;
+        let mut parts = FileParts::behind(&description, &mut bytes)?;
         for packing in packings.into_iter().flatten() {
             parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
             parts.next(packing.format.len).copy_from_slice(packing.values());

@@ -702,7 +702,7 @@ fn explain_names_the_pick() {
     assert!(lines[1].starts_with("picked ") && lines[1].contains(" on one core, workspace "), "{text}");
     assert_eq!(lines.len(), 2, "{text}");
     let whole = stdout(&run(&["explain", "conv", "--x", "1,64,56,56", "--w", "64,64,3,3", "--pads", "1,1,1,1", "-v"]));
-    for word in ["1x64x56x56 -> 1x64x56x56", "not pointwise", "im2col:native", "\n  machine "] {
+    for word in ["1x64x56x56 -> 1x64x56x56", "not gemm", "im2col:native", "\n  machine "] {
         assert!(whole.contains(word), "{word}: {whole}");
     }
     assert!(!whole.contains("only for ConvTranspose"), "{whole}");
