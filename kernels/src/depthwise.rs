@@ -470,6 +470,18 @@ impl<T: Real> DepthwiseKernel<T> {
         self.lanes
     }
 
+    /// Vectors of a row of `outputs` elements, as a plan counts them for `tiles` tiles below one another.
+    ///
+    /// On an ISA with masks, last vectors that are at most half full count half in two tall tiles, which once
+    /// shared them. Vectors along channels would be picked otherwise where they take much longer, as for
+    /// 31x31 taps: their estimate is too low.
+    #[must_use]
+    pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
+        let is_half = self.by_rows && self.mr >= MOST_TAPS && (1..=self.lanes / 2).contains(&(outputs % self.lanes));
+        let shared = if is_half { tiles / 2 * 2 } else { 0 };
+        outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2.0 * tiles.max(1) as f64)
+    }
+
     /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and
     /// stores them. There is one bias for each plane.
     ///

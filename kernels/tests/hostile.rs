@@ -91,6 +91,7 @@ fn depthwise_distances_beyond_the_address_space_are_refused() {
     refused("the destination is too short", || depthwise(kernel, &taps, [0, 4, 1], far, &mut [0.0; 999]));
     refused("rows are within the address space", || depthwise(kernel, &taps, [0, 4, HUGE], output, &mut [0.0; 999]));
     refused("taps are within the address space", || _ = TapTable::new(&[(3, vec![0])], HUGE));
+    assert!(kernel.vectors(9, HUGE) > 1.0);
 }
 
 /// Without taps no input bounds the number of tiles.

@@ -15,7 +15,8 @@ pub(super) struct DepthwiseCost<'a, A: Real> {
     geometry: &'a Geometry,
     grid: &'a Grid,
     tiles: &'static [DepthwiseKernel<A>],
-    /// Rows of the lowest tile of a strip.
+    /// Tiles of a strip, below one another, and rows of the lowest one.
+    tile_count: usize,
     tile_rows: usize,
     /// Taps of a column, for each group of tap columns.
     column_taps: Vec<usize>,
@@ -34,6 +35,7 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
             geometry,
             grid,
             tiles,
+            tile_count: panels.count(),
             tile_rows: panels.height(panels.count() - 1).max(1),
             column_taps: grid.column_groups().iter().map(|group| group.taps).collect(),
         }
@@ -43,16 +45,17 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
     /// planes.
     pub(super) fn work(&self, direct_table: Option<&DirectTable>) -> Work {
         match (self.grid.along, direct_table) {
-            (Along::Rows, Some(_)) => self.rows_of_x(),
+            (Along::Rows, Some(table)) => self.rows_of_x(table),
             (Along::Rows, None) => self.rows_of_planes(),
             (Along::Channels, _) => self.channels(),
         }
     }
 
-    fn rows_of_x(&self) -> Work {
+    fn rows_of_x(&self, table: &DirectTable) -> Work {
         let (geometry, grid) = (self.geometry, self.grid);
         let m = geometry.out_channels_per_group();
-        let vectors = self.vectors_of_rows();
+        let goes_by_rows = table.goes_by_rows(grid.w.output, &self.tiles[self.tiles.len() - 1]);
+        let vectors = self.vectors_of_rows(grid.w.stride == 1 && m == 1 && !goes_by_rows);
         // With stride 2, two vectors are split for each pair of columns, and for both of the rows
         // that an output row is ahead of the one before it.
         let splits = if grid.w.stride == 2 { grid.w.kernel as f64 } else { 0.0 };
@@ -72,7 +75,7 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
         // Of a dense layer, other lowerings hold the weights of several channels in registers,
         // which loads less than this estimate has it.
         let longer = if geometry.group == 1 { machine.prices().direct_copied_dense } else { 1.0 };
-        let vectors = geometry.out_channels_per_group() as f64 * self.vectors_of_rows();
+        let vectors = geometry.out_channels_per_group() as f64 * self.vectors_of_rows(true);
         let rows = self.plane_rows() * machine.strided_copy(grid.w.stride);
         let row_vectors: usize = grid.phases.iter().map(|phase| (phase.to - phase.from).div_ceil(grid.lanes)).sum();
         let group = self.vector(sums) * (vectors * longer * self.groups_factor())
@@ -118,9 +121,10 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
         self.grid.outer_positions() as f64 * self.grid.h.output as f64
     }
 
-    /// Vectors of an output channel, along rows.
-    fn vectors_of_rows(&self) -> f64 {
-        self.rows() * self.grid.w.output.div_ceil(self.tiles[self.tile_rows - 1].nr()) as f64
+    /// Vectors of an output channel, along rows, of which two tiles may share some.
+    fn vectors_of_rows(&self, shares_vectors: bool) -> f64 {
+        let sharing = if shares_vectors && !self.grid.is_one_row { self.tile_count } else { 1 };
+        self.rows() * self.tiles[self.tile_rows - 1].vectors(self.grid.w.output, sharing)
     }
 
     /// Rows of the planes of all strips of a group.
