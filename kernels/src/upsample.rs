@@ -65,6 +65,8 @@ pub struct UpsampleOutput {
     pub plane: usize,
 }
 
+type UpsampleFn<T> = unsafe fn(&UpsampleArgs<'_, T>);
+
 /// A kernel for one kernel size.
 pub struct UpsampleKernel<T: 'static> {
     pub(crate) name: &'static str,
@@ -72,7 +74,7 @@ pub struct UpsampleKernel<T: 'static> {
     pub(crate) stride: usize,
     pub(crate) kernel: (usize, usize),
     /// The functions for an even and for an odd number of elements cropped before a row.
-    pub(crate) code: Code<[unsafe fn(&UpsampleArgs<'_, T>); 2]>,
+    pub(crate) code: Code<[UpsampleFn<T>; 2]>,
 }
 
 name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");

@@ -224,10 +224,9 @@ impl<T: Real> WeaveKernel<T> {
         assert!(picks.planes == 1 || picks.dst_pitch > 0, "the planes of the destination are one");
         let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
+        let args = PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks };
         // SAFETY: the assertions above cover the memory that PickArgs asks for.
-        unsafe {
-            (self.code.on_this_cpu().pick)(&PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks })
-        };
+        unsafe { (self.code.on_this_cpu().pick)(&args) };
     }
 
     /// Prefetches into the L2 cache what [`run`](Self::run) will write, where the architecture has such an
