@@ -66,7 +66,7 @@ pub use exec::{Executor, Threads, Workspace};
 pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};
 pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Run, Tuning, Verdict};
-pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
+pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, Layout, NodeInput, Op, Operator};
 
 /// What threads share, and what they own.
 const _: () = {

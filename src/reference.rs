@@ -62,7 +62,7 @@ pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>
             let (n, m) = (index / geometry.out_channels, index % geometry.out_channels);
             let filters = Filters::new(geometry, m);
             for c in 0..c_group {
-                let first = (n * geometry.in_channels + filters.channel + c) * spatial;
+                let first = geometry.input_offset(n, filters.channel + c, 0);
                 let weight = w[filters.weight + c * filters.step + tap];
                 add_products(geometry.op, plane, &sources, &x[first..first + spatial], weight);
             }
@@ -194,6 +194,7 @@ pub(crate) fn sum(
     let (c_group, filters) = (geometry.in_channels_per_group(), Filters::new(geometry, m));
     let position = index % geometry.output_spatial();
     let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
+    let first = geometry.input_offset(n, filters.channel, 0);
     let mut total = ReferenceElement { value: 0.0, magnitude: 0.0 };
     // Without channels there are no products, however many taps there are.
     for tap in 0..if c_group == 0 { 0 } else { taps } {
@@ -202,7 +203,7 @@ pub(crate) fn sum(
             continue;
         }
         for c in 0..c_group {
-            let x = source.map_or(0.0, |s| x((n * geometry.in_channels + filters.channel + c) * spatial + s));
+            let x = source.map_or(0.0, |s| x(first + c * spatial + s));
             let product = x * w(filters.weight + c * filters.step + tap);
             total.value += product;
             total.magnitude += product.abs();

@@ -154,6 +154,50 @@ fn bf16_touches_nothing_outside_the_slices() {
     check_guarded::<convoke::bf16>();
 }
 
+/// Images that lie apart. The last one ends where the memory does, and what is between them is neither
+/// read, because it is NaN, nor written.
+#[test]
+fn images_that_lie_apart_touch_nothing_between_them() {
+    const GAP: usize = 7;
+    fn spread(images: &[f32], count: usize, side: Side) -> (Guarded, usize) {
+        let image = images.len() / count;
+        let len = images.len() + (count - 1) * GAP;
+        let mut memory = Guarded::new(len * size_of::<f32>(), side);
+        let values = memory.slice::<f32>(len);
+        values.fill(f32::NAN);
+        for (to, from) in values.chunks_mut(image + GAP).zip(images.chunks(image)) {
+            to[..image].copy_from_slice(from);
+        }
+        (memory, len)
+    }
+    let layers = [
+        layer(Conv::new([6, 5, 3, 3]).pads([1; 4]), [3, 5, 7, 6]),
+        layer(ConvTranspose::new([5, 6, 4]).strides([2]).pads([1, 1]), [2, 5, 9]),
+    ];
+    for (layer, combination) in layers.iter().flat_map(|layer| Combination::distinct().map(move |c| (layer, c))) {
+        let _context = Context(|| format!("{combination}: {layer}"));
+        let Some(plan) = combination.plan::<f32>(layer, |planner| planner.separate_images(true)) else { continue };
+        let geometry = plan.geometry();
+        let operands = Operands::<f32>::uniform(geometry, 25).with_residual(geometry);
+        let (packed, batch, y_len) = (operands.pack(&plan), geometry.batch, geometry.output_len());
+        let expected = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
+        for side in [Side::Left, Side::Right] {
+            let (mut x, x_len) = spread(&operands.x, batch, side);
+            let (mut residual, _) = spread(operands.residual.as_deref().unwrap(), batch, side);
+            let (mut y, len) = spread(&vec![0.0; y_len], batch, side);
+            let (x, residual, y) = (x.slice::<f32>(x_len), residual.slice::<f32>(len), y.slice::<f32>(len));
+            let stride = y_len / batch + GAP;
+            let run = Run::new(x, &packed, y).residual(Some(residual)).x_image_stride(operands.x.len() / batch + GAP);
+            plan.run(run.residual_image_stride(stride).y_image_stride(stride)).unwrap();
+            for (image, expected) in y.chunks(stride).zip(expected.chunks(y_len / batch)) {
+                let (image, between) = image.split_at(expected.len());
+                assert_eq!(bits(image), bits(expected), "{side:?}");
+                assert!(between.iter().all(|y| y.is_nan()), "{side:?}");
+            }
+        }
+    }
+}
+
 // -----------------------------------------------------------------------------------------------
 // Dirty memory
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use arbitrary::{Result, Unstructured};
-use convoke::{PackedWeights, Planner, Threads, Workspace, bf16, f16, Run};
+use convoke::{PackedWeights, Planner, Run, Workspace, bf16, f16};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layers::Layer;

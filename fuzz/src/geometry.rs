@@ -2,9 +2,7 @@
 //! a plan, soon and without much memory.
 
 use arbitrary::{Result, Unstructured};
-use convoke::{
-    Activation, Algorithm, Attribute, Conv, ConvTranspose, DType, Isa, Op, Operator, Planner, bf16, f16,
-};
+use convoke::{Activation, Algorithm, Attribute, Conv, ConvTranspose, DType, Isa, Op, Operator, Planner, bf16, f16};
 
 use crate::layers::FarAxis;
 use crate::with_bytes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use convoke::{PackedWeights, Threads, Workspace, Run};
+use convoke::{PackedWeights, Run, Workspace};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layers::Layer;
@@ -75,7 +75,8 @@ pub fn check(data: &[u8]) {
                 let x = vec![1.0; plan.geometry().input_len()];
                 let mut y = vec![0.0; plan.geometry().output_len()];
                 let workspace = &mut Workspace::for_plan(&plan).expect("memory suffices");
-                plan.run(Run::new(&x, &loaded, &mut y).workspace(workspace)).expect("the plan was made for the weights");
+                plan.run(Run::new(&x, &loaded, &mut y).workspace(workspace))
+                    .expect("the plan was made for the weights");
             }
         }
         if bytes == original {

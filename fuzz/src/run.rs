@@ -2,8 +2,9 @@
 
 use arbitrary::{Result, Unstructured};
 use convoke::{
-    Accuracy, Activation, Algorithm, Element, Executor, Geometry, Isa, PackedWeights, Plan, Planner, Threads,
-    Workspace, bf16, f16, Run};
+    Accuracy, Activation, Algorithm, Element, Executor, Geometry, Isa, PackedWeights, Plan, Planner, Run, Threads,
+    Workspace, bf16, f16,
+};
 
 use crate::layers::{Layer, integers};
 use crate::{reference, with_bytes};

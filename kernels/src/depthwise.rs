@@ -6,9 +6,9 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::dest::Dest;
-use crate::isa::called;
-use crate::simd::LEAST_ROW;
-use crate::ukernel::{ChannelStore, Epilogue, name_and_isa};
+use crate::isa::Code;
+use crate::simd::{LEAST_ROW, Simd};
+use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, name_and_isa};
 use crate::{Isa, Real};
 
 /// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal
@@ -87,9 +87,9 @@ pub(crate) struct DirectColumn {
 /// have the same number of taps. The table is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
-    taps: usize,
+    pub(crate) taps: usize,
     /// The stride of both axes, 1 or 2.
-    stride: usize,
+    pub(crate) stride: usize,
     columns: Box<[DirectColumn]>,
     /// Columns of all channels, each column of a pair counted.
     count: usize,
@@ -101,10 +101,6 @@ pub struct DirectTable {
 /// Rows or elements of a row: sizes are below this limit. The product of two of them fits
 /// `isize`, so that no position of a [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-/// Bytes of the largest plane of X that is prefetched with stride 1 where columns are summed one
-/// after the other. The hardware's prefetchers miss small planes; for large ones the hints cost
-/// as much as they gain for small ones (`docs/journal.md`).
-const FETCHED_BYTES: usize = 16 << 10;
 /// Numbers of taps that a column of a [`DirectTable`] may have: those of common kernels, because
 /// each is code of its own.
 const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
@@ -188,7 +184,7 @@ impl DirectTable {
             step as isize + position >= 0 && ((vectors - 1) * step) as isize + position <= self.width as isize
         };
         let is_inside = outputs < MOST_PLACES && (vectors <= 2 || self.columns.iter().all(inside));
-        is_inside && kernel.direct.is_some() && (self.stride == 1 || (kernel.strides)(self.taps))
+        is_inside && kernel.is_direct && (self.stride == 1 || self.taps >= 3 && self.taps <= kernel.most_strided_taps)
     }
 }
 
@@ -215,43 +211,49 @@ pub(crate) struct DepthwiseArgs<T> {
 ///
 /// Memory, for each plane p of the output: `w + p * w_plane` is readable for all weights. There
 /// are `taps` for each column, and as many for the second column of a pair; with stride 2, those
-/// of even rows come first. For each of the `columns_len` columns,
-/// `x + p * x_plane + offset - position` is readable for `height` rows of `width` elements that
-/// are `step` apart. For p < `loose` it is also readable for `stride` more vectors behind them.
-/// `output` is valid as [`TileOutput`] states.
+/// of even rows come first. For each of the columns, `x + p * x_plane + offset - position` is readable for
+/// `height` rows of `step` elements. For p < `loose` it is also readable for `stride` more vectors behind
+/// them. `output` is valid as [`TileOutput`] states.
 ///
 /// Positions: output row r sees row `row + r * stride` through the first tap. Output position o
 /// sees position `o * stride + position` of a column, and the next position too if the column is
 /// a pair. Only the first and the last vector may see positions outside of X. A tile sees at most
 /// `taps - 1` rows before X and as many behind it.
-pub(crate) struct DirectArgs<T> {
+pub(crate) struct DirectArgs<'a, T> {
+    pub(crate) input: DirectInput<'a, T>,
+    pub(crate) columns: &'a [DirectColumn],
     /// R: rows of the tile.
     pub(crate) mr: usize,
     /// Whether three columns are summed row by row.
     pub(crate) is_by_rows: bool,
-    pub(crate) taps: usize,
-    pub(crate) stride: usize,
-    pub(crate) columns: *const DirectColumn,
-    pub(crate) columns_len: usize,
     /// Number of weights of the taps of even rows, for stride 2.
     pub(crate) even: usize,
+    /// Elements of a row of X.
     pub(crate) step: usize,
-    pub(crate) w: *const T,
-    pub(crate) w_plane: usize,
-    /// The row of X that the first output row sees through the first tap. It may be padding.
-    pub(crate) row: isize,
-    pub(crate) height: usize,
-    pub(crate) x: *const T,
-    pub(crate) x_plane: usize,
-    /// Elements from the last tile of a plane to the first tile of the next plane.
+    /// Elements from the last tile of a plane to the first tile of the next plane. Tiles that are summed row
+    /// by row prefetch the rows of the next tile.
     pub(crate) next: usize,
-    /// Whether a tile that sums columns one after the other prefetches the rows of the next tile.
-    /// It does with stride 2, and where planes are so small that the hardware does not foresee
-    /// them. Tiles that are summed row by row always prefetch.
-    pub(crate) is_fetched_ahead: bool,
     pub(crate) loose: usize,
-    pub(crate) width: usize,
     pub(crate) output: TileOutput<T>,
+}
+
+impl<T> DirectArgs<'_, T> {
+    /// The weights of a plane.
+    ///
+    /// # Safety
+    /// Memory: it is a plane of the output.
+    #[inline(always)]
+    pub(crate) unsafe fn weights(&self, plane: usize) -> *const T {
+        // SAFETY: the caller's promise.
+        unsafe { self.input.w.as_ptr().add(plane * self.input.w_plane) }
+    }
+
+    /// Row `row` of a plane of X, which may be padding.
+    #[inline(always)]
+    pub(crate) fn row(&self, plane: usize, row: isize) -> *const T {
+        let plane = self.input.x.as_ptr().wrapping_add(plane * self.input.x_plane);
+        plane.wrapping_offset(row * self.step as isize)
+    }
 }
 
 /// Where the sums of tiles go.
@@ -268,12 +270,7 @@ pub(crate) struct TileOutput<T> {
     pub(crate) y: *mut T,
     pub(crate) y_plane: usize,
     pub(crate) y_row: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
-    /// Whether the bounds of the clamp are infinite.
-    pub(crate) is_plain: bool,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
 /// Raw arguments of a copy or a split.
@@ -310,41 +307,91 @@ pub(crate) struct GatherArgs<T> {
     pub(crate) dst: *mut T,
 }
 
-/// Whether there are two tiles that can share the last vectors of their rows: in vectors of
-/// `lanes` elements, each fills at most half of one.
-pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool {
-    tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
+/// Raw arguments of a scattering pass.
+///
+/// Memory: `src` is readable for `len` vectors. `store` is valid as [`ChannelStore`] states for `len`
+/// pixels and a vector of channels.
+pub(crate) struct ScatterArgs<T> {
+    pub(crate) src: *const T,
+    pub(crate) len: usize,
+    pub(crate) store: ChannelStore<T>,
 }
 
-/// A kernel for tiles of some rows. A reference to one is the proof that it may be called.
-pub struct DepthwiseKernel<T: 'static> {
-    pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
-    pub(crate) mr: usize,
-    pub(crate) lanes: usize,
-    /// Elements of one weight: 1, or a whole vector.
-    pub(crate) weight: usize,
-    pub(crate) f: unsafe fn(&DepthwiseArgs<T>),
+/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile
+/// of 14 rows, three vectors and one more have to fit in registers.
+pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
+    V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
+}
+
+/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
+/// each height is code of its own.
+pub(crate) const MOST_STRIDED: usize = 8;
+
+/// The longest column of taps, of 3 and 5, that tiles of `mr` rows sum with stride 2; 0 if there is none.
+/// The registers have to hold the sums, the weights of two columns, two vectors before and after their
+/// split, and its two permutations.
+pub(crate) const fn most_strided_taps<V: Simd>(mr: usize) -> usize {
+    let registers = (V::REGISTER_FILE / V::REGISTERS).saturating_sub(mr + 6);
+    match registers / 2 {
+        _ if mr > MOST_STRIDED => 0,
+        5.. => 5,
+        3.. => 3,
+        _ => 0,
+    }
+}
+
+type TilesFn<T> = unsafe fn(&DepthwiseArgs<T>);
+type DirectFn<T> = unsafe fn(&DirectArgs<'_, T>);
+
+/// The functions of a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct DepthwiseCode<T> {
+    tiles: TilesFn<T>,
     /// The same sums straight from X. Kernels with vectors along channels have none.
-    pub(crate) direct: Option<unsafe fn(&DirectArgs<T>)>,
+    direct: Option<DirectFn<T>>,
     /// Straight from X with stride 2, for three columns of three taps and any number of rows.
-    pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
-    /// Whether `direct` can sum three columns of three taps row by row.
-    pub(crate) by_rows: bool,
-    /// Whether two tiles share the last vectors of their rows, where each fills at most half of a
-    /// vector.
-    pub(crate) halves: bool,
-    /// Whether `direct` has stride 2 for columns of this many taps.
-    pub(crate) strides: fn(usize) -> bool,
+    threes: Option<DirectFn<T>>,
 }
 
-impl<T: 'static> DepthwiseKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        let called_directly: Option<unsafe fn(&DirectArgs<T>)> = Some(|_| called());
-        let direct = if self.direct.is_some() { called_directly } else { None };
-        let threes = if self.threes.is_some() { called_directly } else { None };
-        Self { f: |_| called(), direct, threes, ..*self }
+/// A kernel for tiles of some rows.
+pub struct DepthwiseKernel<T: 'static> {
+    name: &'static str,
+    mr: usize,
+    lanes: usize,
+    /// Elements of one weight: 1, or a whole vector.
+    weight: usize,
+    /// Whether the kernel reads X itself.
+    is_direct: bool,
+    /// Whether it can sum three columns of three taps straight from X row by row.
+    by_rows: bool,
+    /// The longest column that it sums straight from X with stride 2; 0 if there is none.
+    most_strided_taps: usize,
+    code: Code<DepthwiseCode<T>>,
+}
+
+impl<T: Real> DepthwiseKernel<T> {
+    /// A kernel of `mr` rows with vectors `V` along channels.
+    pub(crate) const fn along_channels<V: Simd<Elem = T>>(
+        (name, isa): (&'static str, Isa),
+        mr: usize,
+        tiles: TilesFn<T>,
+    ) -> Self {
+        let code = Code::new(isa, DepthwiseCode { tiles, direct: None, threes: None });
+        let (weight, is_direct, by_rows, most_strided_taps) = (V::LANES, false, false, 0);
+        Self { name, mr, lanes: V::LANES, weight, is_direct, by_rows, most_strided_taps, code }
+    }
+
+    /// A kernel of `mr` rows with vectors `V` along rows. It has stride 2 only if there are `threes`.
+    pub(crate) const fn along_rows<V: Simd<Elem = T>>(
+        (name, isa): (&'static str, Isa),
+        mr: usize,
+        (tiles, direct, threes): (TilesFn<T>, DirectFn<T>, Option<DirectFn<T>>),
+    ) -> Self {
+        let most_strided_taps = if threes.is_some() { most_strided_taps::<V>(mr) } else { 0 };
+        let by_rows = goes_by_rows::<V>();
+        let threes = if V::MASKS { threes } else { None };
+        let code = Code::new(isa, DepthwiseCode { tiles, direct: Some(direct), threes });
+        Self { name, mr, lanes: V::LANES, weight: 1, is_direct: true, by_rows, most_strided_taps, code }
     }
 }
 
@@ -375,7 +422,7 @@ pub struct DepthwiseInput<'a, T> {
 }
 
 /// What the tiles of a call read straight from X.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct DirectInput<'a, T> {
     /// The columns of taps.
     pub table: &'a DirectTable,
@@ -423,14 +470,6 @@ impl<T: Real> DepthwiseKernel<T> {
         self.lanes
     }
 
-    /// Vectors that a row of `outputs` elements takes on average, for `tiles` tiles below one
-    /// another. Two tiles may share the last vectors of their rows.
-    #[must_use]
-    pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
-        let shared = if self.halves && tails_fit_in_one(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
-        outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2.0 * tiles.max(1) as f64)
-    }
-
     /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and
     /// stores them. There is one bias for each plane.
     ///
@@ -470,9 +509,8 @@ impl<T: Real> DepthwiseKernel<T> {
             output,
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks
-        // for: taps.max bounds each offset + k * step. Dest grants the writes. A kernel is only
-        // handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // for: taps.max bounds each offset + k * step. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().tiles)(&args) };
     }
 
     /// Computes the sums of [`run`](Self::run) straight from rows of X.
@@ -487,7 +525,8 @@ impl<T: Real> DepthwiseKernel<T> {
         output: &DepthwiseOutput,
         epilogue: &Epilogue<'_, T>,
     ) {
-        let f = self.direct.expect("a kernel along rows");
+        let DepthwiseCode { direct, threes, .. } = self.code.on_this_cpu();
+        let direct = direct.expect("a kernel along rows");
         let &DirectInput { table, row, height, w, w_plane, x, x_plane, planes, tiles } = input;
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
         let step = table.width;
@@ -505,29 +544,19 @@ impl<T: Real> DepthwiseKernel<T> {
         let loose = spare.map_or(0, |spare| spare.checked_div(x_plane).map_or(planes, |last| last + 1));
         assert!(w.len() >= end(planes, w_plane, table.taps * table.count), "too few weights");
         let args = DirectArgs {
+            input: *input,
+            columns: &table.columns,
             mr: self.mr,
             is_by_rows: table.goes_by_rows(output.width, self),
-            taps: table.taps,
-            stride: table.stride,
-            columns: table.columns.as_ptr(),
-            columns_len: table.columns.len(),
             even: table.count * table.taps.div_ceil(2),
             step,
-            w: w.as_ptr(),
-            w_plane,
-            row,
-            height,
-            x: x.as_ptr(),
-            x_plane,
             next: x_plane.wrapping_sub((tiles - 1) * self.mr * table.stride * step),
-            is_fetched_ahead: table.stride == 2 || (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
             loose,
-            width: table.width,
             output,
         };
-        let f = self.threes.filter(|_| table.is_three()).unwrap_or(f);
+        let f = threes.filter(|_| table.is_three()).unwrap_or(direct);
         // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks
-        // for. Dest grants the writes. A kernel is only handed out where the CPU has its ISA.
+        // for. Dest grants the writes.
         unsafe { f(&args) };
     }
 
@@ -548,9 +577,6 @@ impl<T: Real> DepthwiseKernel<T> {
         // It also bounds the rows by the destination: a call with more of them would not end.
         assert!(is_apart(rows, row), "rows of the output begin at one element");
         let written = end(planes, plane, end(rows, row, width));
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= planes, "one bias a plane");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
         Some(TileOutput {
             planes,
             tiles,
@@ -559,11 +585,7 @@ impl<T: Real> DepthwiseKernel<T> {
             y: y.as_mut_ptr(),
             y_plane: plane,
             y_row: row,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-            is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
+            epilogue: epilogue.checked(y, written, planes),
         })
     }
 }
@@ -597,60 +619,27 @@ pub struct RowCopy {
     pub dst_row: usize,
 }
 
-/// The direct kernels of one ISA and type, and the passes before and after them. A reference is
-/// the proof that they may be called.
+/// The passes before and after the direct kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct DepthwisePasses<T> {
+    pub(crate) copy: unsafe fn(&CopyArgs<T>),
+    pub(crate) split: unsafe fn(&CopyArgs<T>),
+    pub(crate) gather: unsafe fn(&GatherArgs<T>),
+    pub(crate) scatter: unsafe fn(&ScatterArgs<T>),
+}
+
+/// The direct kernels of one ISA and type, and the passes before and after them.
 pub struct DepthwiseKernels<T: 'static> {
-    pub(crate) isa: Isa,
     pub(crate) lanes: usize,
     pub(crate) rows: &'static [DepthwiseKernel<T>],
     pub(crate) narrow: &'static [DepthwiseKernel<T>],
     pub(crate) channels: &'static [DepthwiseKernel<T>],
-    pub(crate) copy: unsafe fn(&CopyArgs<T>),
-    pub(crate) split: unsafe fn(&CopyArgs<T>),
-    pub(crate) gather: unsafe fn(&GatherArgs<T>),
-    pub(crate) scatter: unsafe fn(*const T, usize, &ChannelStore<T>),
-}
-
-impl<T: 'static> DepthwiseKernels<T> {
-    /// A description of these kernels: it has the same sizes, and a call of it panics. The lists
-    /// are [descriptions](DepthwiseKernel::description) too.
-    pub(crate) const fn description(
-        &self,
-        rows: &'static [DepthwiseKernel<T>],
-        narrow: &'static [DepthwiseKernel<T>],
-        channels: &'static [DepthwiseKernel<T>],
-    ) -> Self {
-        Self {
-            rows,
-            narrow,
-            channels,
-            copy: |_| called(),
-            split: |_| called(),
-            gather: |_| called(),
-            scatter: |_, _, _| called(),
-            ..*self
-        }
-    }
-}
-
-impl<T: Real> DepthwiseKernels<T> {
-    /// Whether both have kernels of the same names and sizes, for the same calls.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let sizes = |k: &DepthwiseKernel<T>| {
-            let has = (k.direct.is_some(), k.threes.is_some(), k.by_rows, k.halves);
-            let strides: [bool; MOST_TAPS + 1] = core::array::from_fn(k.strides);
-            (k.name, k.isa, k.mr, k.lanes, k.weight, has, strides)
-        };
-        let lists = |k: &Self| [k.rows, k.narrow, k.channels];
-        let mut pairs = lists(self).into_iter().zip(lists(other));
-        (self.isa, self.lanes) == (other.isa, other.lanes)
-            && pairs.all(|(a, b)| a.iter().map(sizes).eq(b.iter().map(sizes)))
-    }
+    pub(crate) code: Code<DepthwisePasses<T>>,
 }
 
 impl<T: Real> fmt::Debug for DepthwiseKernels<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DepthwiseKernels({})", self.isa)
+        write!(f, "DepthwiseKernels({})", self.code.isa())
     }
 }
 
@@ -689,9 +678,8 @@ impl<T: Real> DepthwiseKernels<T> {
         // No slice has as many elements as a width that cannot be rounded up.
         let len = copy.width.checked_next_multiple_of(self.lanes).unwrap_or(usize::MAX);
         if let Some(args) = self.copy_args(src, dst, copy, len, 0) {
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for. The CPU has the
-            // ISA, as the reference to these kernels shows.
-            unsafe { (self.copy)(&args) };
+            // SAFETY: copy_args() asserted the memory that CopyArgs asks for.
+            unsafe { (self.code.on_this_cpu().copy)(&args) };
         }
     }
 
@@ -708,8 +696,7 @@ impl<T: Real> DepthwiseKernels<T> {
             args.dst = dst[even..].as_mut_ptr();
             args.odd = odd as isize - even as isize;
             // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves.
-            // The CPU has the ISA, as the reference to these kernels shows.
-            unsafe { (self.split)(&args) };
+            unsafe { (self.code.on_this_cpu().split)(&args) };
         }
     }
 
@@ -743,22 +730,21 @@ impl<T: Real> DepthwiseKernels<T> {
         src: &[T],
         src_channel: usize,
         channels: usize,
-        slots: &Slots,
+        slots: &RowOffsets,
         range: Range<usize>,
         dst: &mut [T],
     ) {
-        let list = &slots.slots[range];
+        let list = slots.rows(range);
         assert!(channels <= self.lanes, "more channels than lanes");
         if list.is_empty() || channels == 0 {
             return;
         }
         assert!(end(channels, src_channel, list.len()) <= src.len(), "the channels end beyond their slice");
-        assert!(slots.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
-        let (src, len, slots) = (src.as_ptr(), list.len(), list.as_ptr());
+        assert!(list.max().saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
+        let (src, len, slots) = (src.as_ptr(), list.len(), list.offsets().as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
-        // SAFETY: the assertions cover the memory that GatherArgs asks for. The CPU has the ISA,
-        // as the reference to these kernels shows.
-        unsafe { (self.gather)(&args) };
+        // SAFETY: the assertions cover the memory that GatherArgs asks for.
+        unsafe { (self.code.on_this_cpu().gather)(&args) };
     }
 
     /// Scatters vectors of channels, one vector for each position, into rows of positions. The
@@ -773,36 +759,9 @@ impl<T: Real> DepthwiseKernels<T> {
         if len == 0 || channels == 0 {
             return;
         }
-        let written = end(channels, ldy, len);
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
-        let store = ChannelStore {
-            y: y.as_mut_ptr(),
-            ldy,
-            channels,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
-        // SAFETY: the assertions cover the memory that the pass asks for. Dest grants the writes.
-        // The CPU has the ISA, as the reference to these kernels shows.
-        unsafe { (self.scatter)(src.as_ptr(), len, &store) };
-    }
-}
-
-/// Where gathered positions go. The list is validated once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slots {
-    slots: Box<[u32]>,
-    max: usize,
-}
-
-impl Slots {
-    /// Takes over a list of offsets, in elements.
-    #[must_use]
-    pub fn new(slots: Vec<u32>) -> Self {
-        let max = slots.iter().copied().max().unwrap_or(0) as usize;
-        Self { slots: slots.into(), max }
+        let epilogue = epilogue.checked(y, end(channels, ldy, len), channels);
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue };
+        // SAFETY: the assertions cover the memory that ScatterArgs asks for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().scatter)(&ScatterArgs { src: src.as_ptr(), len, store }) };
     }
 }

@@ -29,6 +29,11 @@ impl<'a, T> Dest<'a, T> {
         Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
     }
 
+    /// The elements of a slice, which may be uninitialised.
+    pub(crate) fn from_uninit(y: &'a mut [MaybeUninit<T>]) -> Self {
+        Self { y: y.as_mut_ptr().cast(), len: y.len(), life: core::marker::PhantomData }
+    }
+
     /// The elements from `offset` on, for as long as `self` is borrowed.
     ///
     /// # Panics

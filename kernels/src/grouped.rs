@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use crate::dest::Dest;
-use crate::isa::called;
+use crate::isa::Code;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Epilogue, name_and_isa, tile_sizes};
+use crate::ukernel::{Ahead, Epilogue, EpilogueArgs, tile_kernel};
 use crate::{Isa, Real, gcd};
 
 /// The most vectors of a tile along positions. The tables of masks have as many masks more than a
@@ -36,21 +36,21 @@ pub(crate) struct FlatTap {
 pub struct FlatTaps {
     /// The taps, column after column. The taps of a column lie below one another; for each column
     /// they are listed for all channels.
-    taps: Box<[FlatTap]>,
-    column_len: usize,
-    columns: usize,
+    pub(crate) taps: Box<[FlatTap]>,
+    pub(crate) column_len: usize,
+    pub(crate) columns: usize,
     /// For each column, masks of the lanes that do not see padding beside a row. Vector v takes
     /// mask `v % period`; the list goes on for `MOST_VECTORS` masks behind the period.
-    masks: Box<[u32]>,
-    period: usize,
+    pub(crate) masks: Box<[u32]>,
+    pub(crate) period: usize,
     /// Vectors before `head` see positions before the plane, and vectors from `tail` on see
     /// positions behind it.
-    head: usize,
-    tail: usize,
+    pub(crate) head: usize,
+    pub(crate) tail: usize,
     /// For each tap of a channel, masks of the lanes that see X's plane, for the vectors near the
     /// border. These are all vectors before `gap.0`, and the vectors from `gap.0 + gap.1` on.
-    border_masks: Box<[u32]>,
-    gap: (usize, usize),
+    pub(crate) border_masks: Box<[u32]>,
+    pub(crate) gap: (usize, usize),
     lanes: usize,
     /// Elements of all channels of X.
     len: usize,
@@ -180,6 +180,12 @@ impl FlatTaps {
         })
     }
 
+    /// Masks of a column of taps.
+    #[inline(always)]
+    pub(crate) fn mask_pitch(&self) -> usize {
+        self.period + MOST_VECTORS
+    }
+
     /// Steps of K: channels times taps.
     #[must_use]
     pub fn steps(&self) -> usize {
@@ -212,27 +218,17 @@ impl FlatTaps {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory: `taps` is readable for `columns * column_len` taps, and `w` for MR times as many
-/// weights. For each column, `masks + column * mask_pitch` is readable for NRV masks from
-/// `vector % period` on. `bias` is readable for MR elements. `tile` is writable for MR * NR
-/// elements. For each i < MR, `y + i * ldy` is writable for `len` elements, and `residual` is
+/// Memory: `w` is readable for MR weights for each tap, and `bias` for MR elements. `tile` is writable for
+/// MR * NR elements. For each i < MR, `y + i * ldy` is writable for `len` elements, and `residual` is
 /// readable at the same elements unless it is null. `len` is greater than `(tiles - 1) * NR`.
 ///
 /// Memory of X, for each tap: `x + offset + vector * LANES` is readable for NRV vectors if the
 /// tile lies from vector `head` on and before `tail`. Otherwise it is readable in the lanes of
 /// the masks at `border_masks + masks + vector`, or `gap.1` masks before that place if `vector`
 /// is not before `gap.0`.
-pub(crate) struct FlatArgs<T> {
-    pub(crate) taps: *const FlatTap,
-    pub(crate) columns: usize,
-    pub(crate) column_len: usize,
-    pub(crate) masks: *const u32,
-    pub(crate) mask_pitch: usize,
-    pub(crate) period: usize,
-    pub(crate) head: usize,
-    pub(crate) tail: usize,
-    pub(crate) border_masks: *const u32,
-    pub(crate) gap: (usize, usize),
+pub(crate) struct FlatArgs<'a, T> {
+    /// The taps have masks for NRV vectors from any vector of the output on.
+    pub(crate) taps: &'a FlatTaps,
     pub(crate) w: *const T,
     pub(crate) x: *const T,
     /// The address that is prefetched. It moves by `ahead_step` bytes with every step. Any
@@ -246,47 +242,22 @@ pub(crate) struct FlatArgs<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) len: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
-    /// Whether the bounds of the clamp are infinite.
-    pub(crate) is_plain: bool,
-    /// Whether all weights are finite.
-    pub(crate) is_finite: bool,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// A kernel for tiles of some output channels by some vectors of positions. A reference to one is
-/// the proof that it may be called.
-pub struct GroupedKernel<T: 'static> {
-    name: &'static str,
-    isa: Isa,
-    mr: usize,
-    nrv: usize,
-    lanes: usize,
-    fmas: usize,
-    f: unsafe fn(&FlatArgs<T>),
-}
-
-impl<T: 'static> GroupedKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        Self { f: |_| called(), ..*self }
-    }
-}
-
-name_and_isa!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
-tile_sizes!(GroupedKernel, "MR: output channels of the tile.", "NR: positions of the tile.");
+tile_kernel!(
+    /// A kernel for tiles of some output channels by some vectors of positions.
+    GroupedKernel, FlatArgs, "MR: output channels of the tile.", "NR: positions of the tile."
+);
 
 /// What the tiles of a call read.
 #[derive(Debug)]
 pub struct FlatInput<'a, T> {
     /// The taps.
     pub taps: &'a FlatTaps,
-    /// The weights: MR for each tap, one for each output channel.
+    /// The weights: MR for each tap, one for each output channel. They must be finite, because products with
+    /// padding are left out.
     pub w: &'a [T],
-    /// Whether all weights are finite. Only then may products with padding be left out.
-    pub is_finite: bool,
     /// The channels that are summed, with all of their planes.
     pub x: &'a [T],
     /// The cache lines that are prefetched meanwhile, one with each step.
@@ -299,15 +270,6 @@ pub struct FlatInput<'a, T> {
 }
 
 impl<T: Real> GroupedKernel<T> {
-    pub(crate) const fn new<V: Simd<Elem = T>, const MR: usize, const NRV: usize>(
-        name: &'static str,
-        isa: Isa,
-        f: unsafe fn(&FlatArgs<T>),
-    ) -> Self {
-        const { assert!(NRV <= MOST_VECTORS && MR * NRV * V::LANES <= MOST_TILE) };
-        Self { name, isa, mr: MR, nrv: NRV, lanes: V::LANES, fmas: MR * NRV * V::REGISTERS, f }
-    }
-
     /// Computes MR rows of sums, adds bias and residual, clamps and stores them. Row i goes to
     /// `y[i * ldy..]`, beginning with vector `input.first`.
     ///
@@ -315,7 +277,7 @@ impl<T: Real> GroupedKernel<T> {
     /// If a slice is too short, the taps are for vectors of another length, or a vector begins
     /// behind the last output position.
     pub fn run(&self, input: &FlatInput<'_, T>, y: &mut Dest<'_, T>, ldy: usize, epilogue: &Epilogue<'_, T>) {
-        let &FlatInput { taps, w, is_finite, x, ahead, first, vectors } = input;
+        let &FlatInput { taps, w, x, ahead, first, vectors } = input;
         let Some(before) = vectors.checked_sub(1) else { return };
         assert_eq!(taps.lanes, self.lanes, "the taps are for other vectors");
         let last = before.saturating_add(first).saturating_mul(self.lanes);
@@ -324,43 +286,16 @@ impl<T: Real> GroupedKernel<T> {
         assert!(w.len() >= taps.taps.len() * self.mr, "too few weights");
         assert!(x.len() >= taps.len, "the input is too short");
         let written = (self.mr - 1).saturating_mul(ldy).saturating_add(len);
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= self.mr, "one bias a channel");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
+        let epilogue = epilogue.checked(y, written, self.mr);
+        assert!(self.nrv <= MOST_VECTORS && self.mr * self.nr() <= MOST_TILE, "the tile is too large");
         let mut tile = [const { MaybeUninit::<T>::uninit() }; MOST_TILE];
         let (ahead, ahead_step) = ahead.or(w);
-        let args = FlatArgs {
-            taps: taps.taps.as_ptr(),
-            columns: taps.columns,
-            column_len: taps.column_len,
-            masks: taps.masks.as_ptr(),
-            mask_pitch: taps.period + MOST_VECTORS,
-            period: taps.period,
-            head: taps.head,
-            tail: taps.tail,
-            border_masks: taps.border_masks.as_ptr(),
-            gap: taps.gap,
-            w: w.as_ptr(),
-            x: x.as_ptr(),
-            ahead,
-            ahead_step,
-            first,
-            tiles: vectors.div_ceil(self.nrv),
-            tile: tile.as_mut_ptr().cast(),
-            y: y.as_mut_ptr(),
-            ldy,
-            len,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-            is_finite,
-            is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
-        };
+        let (w, x, tiles) = (w.as_ptr(), x.as_ptr(), vectors.div_ceil(self.nrv));
+        let (tile, y) = (tile.as_mut_ptr().cast(), y.as_mut_ptr());
+        let args = FlatArgs { taps, w, x, ahead, ahead_step, first, tiles, tile, y, ldy, len, epilogue };
         // SAFETY: the assertions cover the memory that FlatArgs asks for. Each tap's plane lies
-        // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. The tile
-        // holds MOST_TILE elements, which is enough as new() asserts. Dest grants the writes. A
-        // kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. Dest grants
+        // the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }

@@ -30,10 +30,9 @@ impl Isa {
     /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`,
     /// `avx512`, `neon`).
     ///
-    /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a
-    /// reference to it: [`table`](crate::table) hands one out only where this function is true.
-    /// [`catalogue`](crate::catalogue) also has descriptions of other kernels, which panic when
-    /// they are called.
+    /// Every call of a kernel asks for it, and panics where the answer is no.
+    // Inlined for speed: the answer is a byte, which was found before.
+    #[inline]
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -171,6 +170,7 @@ macro_rules! detection {
         #[cfg(all(target_arch = "x86_64", feature = $feature))]
         cpufeatures::new!($cpuid, $($cpu_feature),+);
 
+        #[inline]
         fn $name() -> bool {
             #[cfg(all(target_arch = "x86_64", feature = $feature))]
             return $cpuid::get();
@@ -201,7 +201,42 @@ detection!(
     "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
 );
 
-/// The function that a description of a kernel has in place of each of the kernel's functions.
-pub(crate) fn called() -> ! {
-    panic!("a kernel of an ISA that this CPU lacks is a description, which cannot be called")
+/// The code of a kernel, which only a CPU with the ISA may run. It is handed out nowhere else, so that
+/// descriptors of kernels are plain data, which any CPU may read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Code<F> {
+    isa: Isa,
+    functions: F,
+}
+
+impl<F: Copy> Code<F> {
+    pub(crate) const fn new(isa: Isa, functions: F) -> Self {
+        Self { isa, functions }
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The functions. Whoever has them knows that the CPU can run them.
+    ///
+    /// # Panics
+    /// If the CPU lacks the ISA.
+    #[inline]
+    pub(crate) fn on_this_cpu(&self) -> F {
+        assert!(self.isa.is_available(), "this CPU lacks the instruction set of the kernel");
+        self.functions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "this CPU lacks the instruction set")]
+    fn code_for_another_cpu_is_refused() {
+        let absent = Isa::ALL.into_iter().find(|isa| !isa.is_available()).expect("no CPU has all of them");
+        Code::new(absent, ()).on_this_cpu();
+    }
 }

@@ -2,9 +2,8 @@
 //! Winograd kernels, and streaming passes.
 //!
 //! This crate knows panels and tiles, but no tensors, no ONNX attributes, no threads and no
-//! global state. It holds nearly all of the project's `unsafe`. What it exports is safe to call:
-//! lengths are asserted at the call, and a kernel is only handed out where the CPU can run it
-//! ([`table`]).
+//! global state. It holds nearly all of the project's `unsafe`. What it exports is safe to call: a
+//! call asserts all lengths, and that the CPU has the kernel's instruction set.
 //!
 //! All kernels keep these contracts:
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
@@ -44,7 +43,7 @@ mod x86_64;
 
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
-    Slots, TapTable,
+    TapTable,
 };
 pub use dest::Dest;
 pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
@@ -55,6 +54,8 @@ pub use table::{
     activation_kernel, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels,
     upsample_kernels, weave_kernels, winograd_kernels,
 };
+/// Where gathered positions go.
+pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{
     Ahead, ChannelKernel, Column, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
 };

@@ -10,8 +10,9 @@ pub(crate) const LEAST_ROW: usize = 4;
 ///
 /// # Safety
 /// Every method may use the instructions of the implementing ISA. Callers run on a CPU that has
-/// it, inside a function that enables it, so that all methods are inlined there. Pointer
-/// arguments follow the rule of each method.
+/// it, inside a function that enables it, so that all methods are inlined there. A vector is the proof of
+/// that, because only unsafe functions make one from nothing. So methods that take one are safe, unless
+/// they access memory; and unsafe ones ask for nothing more unless they state it.
 pub(crate) trait Simd: Copy {
     /// The element type.
     type Elem: Real;
@@ -42,37 +43,40 @@ pub(crate) trait Simd: Copy {
     const SCALARS: usize;
 
     /// All lanes are `x`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn splat(x: Self::Elem) -> Self;
+
+    /// All lanes are `x`, where there is a vector already.
+    #[inline(always)]
+    fn splat_beside(self, x: Self::Elem) -> Self {
+        // SAFETY: the caller runs where the ISA is, as `self` shows.
+        unsafe { Self::splat(x) }
+    }
 
     /// Loads `LANES` elements from `p`, at any alignment.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
+    /// Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
 
     /// Loads the first `min(n, SCALARS)` scalars from `p`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `n > 0`, and `p` is readable for that many elements; nothing else is
+    /// Memory: `n > 0`, and `p` is readable for that many elements; nothing else is
     /// touched.
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
     /// `self * scalars[i] + c`, fused where the ISA has it.
-    ///
-    /// # Safety
-    /// CPU: the ISA. `i` is less than `SCALARS`. The compiler must know `i` once loops are
-    /// unrolled.
-    unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
+    /// `i` is less than `SCALARS`, and the compiler must know it once loops are unrolled.
+    fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
     /// Prefetches the cache line at `p` into the L2 cache, or does nothing where the ISA has no
     /// such instruction. Any address is allowed: it never faults.
-    fn prefetch(p: *const Self::Elem);
+    #[inline(always)]
+    fn prefetch(_p: *const Self::Elem) {}
 
     /// Prefetches the cache line at `p` into the L1 cache, otherwise as
     /// [`prefetch`](Self::prefetch).
+    #[inline(always)]
     fn prefetch_near(p: *const Self::Elem) {
         Self::prefetch(p);
     }
@@ -80,123 +84,92 @@ pub(crate) trait Simd: Copy {
     /// Stores `LANES` elements to `p`, at any alignment.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements.
+    /// Memory: `p` is writable for `LANES` elements.
     unsafe fn store(self, p: *mut Self::Elem);
 
     /// Loads the first `n` elements from `p`; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
-    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
+    /// Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
+    #[inline(always)]
+    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_mask(p, ((1_u64 << n) - 1) as u32) }
+    }
 
     /// Stores `LANES` elements to `p`, past the caches where the ISA can. This is for data that
     /// will not be read soon. [`fence`](Self::fence) orders such stores before whatever follows.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the
+    /// Memory: `p` is writable for `LANES` elements, and aligned to the size of the
     /// vector.
-    unsafe fn store_past_cache(self, p: *mut Self::Elem);
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut Self::Elem) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(p) }
+    }
 
     /// Makes stores past the caches visible before any later store.
-    fn fence();
+    #[inline(always)]
+    fn fence() {}
 
     /// Loads the elements from `p` for the bits that are set in `mask`; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the selected elements are readable; nothing else is touched. `p`
+    /// Memory: the selected elements are readable; nothing else is touched. `p`
     /// itself may point anywhere.
     unsafe fn load_mask(p: *const Self::Elem, mask: u32) -> Self;
 
     /// Stores the first `n` lanes to `p`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
+    /// Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
     unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
 
     /// `self * b + c`, fused where the ISA has it.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// `self + b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn add(self, b: Self) -> Self;
+    fn add(self, b: Self) -> Self;
 
     /// `self - b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn sub(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
 
     /// `self * b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn mul(self, b: Self) -> Self;
+    fn mul(self, b: Self) -> Self;
 
     /// `self / b`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn div(self, b: Self) -> Self;
+    fn div(self, b: Self) -> Self;
 
     /// `b` in the lanes where `self` is less than zero, `self` in the others.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn or_if_negative(self, b: Self) -> Self;
+    fn or_if_negative(self, b: Self) -> Self;
 
     /// Shifts the bits of each lane left by the length of the mantissa: an integer in the lowest
     /// bits becomes sign and exponent.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn low_bits_as_exponent(self) -> Self;
+    fn low_bits_as_exponent(self) -> Self;
 
     /// Whether all lanes are finite.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn is_finite(self) -> bool;
+    fn is_finite(self) -> bool;
 
     /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self;
+    fn clamp(self, lo: Self, hi: Self) -> Self;
 
     /// Moves the lanes with a bit set in `mask` to the front, in order. The other lanes of the
     /// result are unspecified.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn compress(self, mask: u32) -> Self;
+    fn compress(self, mask: u32) -> Self;
 
     /// Transposes the `LANES` x `LANES` matrix with the rows `rows[0..LANES]`.
-    ///
-    /// # Safety
-    /// CPU: the ISA. `LANES` is at most 16, the length of `rows`.
-    unsafe fn transpose(rows: &mut [Self; 16]);
+    fn transpose(rows: &mut [Self; 16]);
 
     /// Splits `M * LANES` consecutive elements by their index modulo M: vector p of the result
     /// holds elements p, p + M, p + 2 M and so on of `v`.
-    ///
-    /// # Safety
-    /// CPU: the ISA. `M <= 8`.
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
+    fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
 
     /// Splits the elements of `self` followed by those of `b`: first those of even index, then
     /// those of odd index.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller's promise of the ISA.
-        let [even, odd] = unsafe { Self::deinterleave([self, b]) };
+    fn unzip(self, b: Self) -> (Self, Self) {
+        let [even, odd] = Self::deinterleave([self, b]);
         (even, odd)
     }
 
@@ -204,18 +177,17 @@ pub(crate) trait Simd: Copy {
     /// `position` of the row. The position may be outside of the row.
     ///
     /// # Safety
-    /// CPU: the ISA. `width` is at least [`LEAST_ROW`].
+    /// `width` is at least [`LEAST_ROW`].
     unsafe fn mask(position: isize, width: usize) -> Self::Mask;
 
     /// Loads the lanes of `mask`; the other lanes are zero. `p` is the address of lane 0.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the row that the mask was made for is readable, and `p` is at the
+    /// Memory: the row that the mask was made for is readable, and `p` is at the
     /// position that the mask was made for; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
     /// Whether the ISA has masked loads and stores. Only then may [`load_over`](Self::load_over),
-    /// [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves),
     /// [`every_second`](Self::every_second), [`behind_last_of`](Self::behind_last_of) and
     /// [`before_first_of`](Self::before_first_of) be called; elsewhere they panic.
     const MASKS: bool = false;
@@ -223,107 +195,75 @@ pub(crate) trait Simd: Copy {
     /// Loads as [`load_mask`](Self::load_mask), but keeps the other lanes of `self`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: as `load_mask`.
+    /// Memory: as `load_mask`.
     #[inline(always)]
     unsafe fn load_over(self, _: *const Self::Elem, _: u32) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// The last lane of `v`, followed by all lanes of `self` but the last.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
-    unsafe fn behind_last_of(self, _v: Self) -> Self {
+    fn behind_last_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// All lanes of `self` but the first, followed by the first lane of `v`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     #[inline(always)]
-    unsafe fn before_first_of(self, _v: Self) -> Self {
-        unreachable!("not for this ISA")
-    }
-
-    /// Loads each half of the lanes from an address of its own: the low half from `low` by the
-    /// first mask, the high half from `high` by the second mask. Lanes without a bit in their
-    /// mask are zero.
-    ///
-    /// # Safety
-    /// CPU: the ISA. Memory: the selected elements are readable; nothing else is touched. Either
-    /// address may point anywhere.
-    #[inline(always)]
-    unsafe fn load_halves(_low: *const Self::Elem, _high: *const Self::Elem, _masks: [u32; 2]) -> Self {
-        unreachable!("not for this ISA")
-    }
-
-    /// Stores the first `n` lanes of the low half to `low`, and those of the high half to `high`.
-    ///
-    /// # Safety
-    /// CPU: the ISA. Memory: both are writable for `n <= LANES / 2` elements; nothing else is
-    /// touched.
-    #[inline(always)]
-    unsafe fn store_halves(self, _low: *mut Self::Elem, _high: *mut Self::Elem, _n: usize) {
+    fn before_first_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// Every second element, from index `from` on, of `self` followed by `b`. Indices that do not
     /// exist give zero.
-    ///
-    /// # Safety
-    /// CPU: the ISA. `from` is -1 or 2.
+    /// `from` is -1 or 2.
     #[inline(always)]
-    unsafe fn every_second(self, _: Self, _: isize) -> Self {
+    fn every_second(self, _: Self, _: isize) -> Self {
         unreachable!("not for this ISA")
     }
 
     /// The lanes that have a bit set in `mask`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
     unsafe fn lanes(mask: u32) -> Self::Lanes;
 
     /// Loads `LANES` elements from `p`, at any alignment, for a [`mul_add_of`](Self::mul_add_of)
     /// with the same `lanes`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
+    /// Memory: `p` is readable for `LANES` elements.
     unsafe fn load_of(p: *const Self::Elem, lanes: Self::Lanes) -> Self;
 
     /// Multiplies and adds in the lanes `lanes`, as [`mul_add_scalar`](Self::mul_add_scalar);
     /// `self` was loaded by [`load_of`](Self::load_of). The other lanes are those of `c` if the
     /// scalar is finite.
-    ///
-    /// # Safety
-    /// CPU: the ISA. `i` is less than `SCALARS`. The compiler must know `i` once loops are
-    /// unrolled.
-    unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
+    fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
 
     /// `p + step`, as a value that the compiler knows nothing about. Otherwise it would compute
     /// the addresses of all rows of a tile first, and keep them in memory.
+    #[inline(always)]
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
     }
 
-    /// As [`advance`](Self::advance), and the address also depends on `x`: loads from it come
-    /// after the computation of `x`. Otherwise the compiler would load all rows of a tile first,
-    /// and keep them in memory.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    #[inline(always)]
-    unsafe fn advance_after(p: *const Self::Elem, step: usize, _x: Self) -> *const Self::Elem {
-        Self::advance(p, step)
-    }
-
     /// Interleaves the lanes of `self` and `b`: the first lanes of both, then the second lanes,
     /// and so on. The result is two vectors.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn zip(self, b: Self) -> (Self, Self);
+    fn zip(self, b: Self) -> (Self, Self);
+}
+
+/// Prefetches the cache line at `p` into the L2 cache, as [`Simd::prefetch`]. What it needs is part of
+/// x86-64 and of AArch64.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults on no
+    // address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+    }
+    // SAFETY: as above. There is no stable intrinsic.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags));
+    }
+    let _ = p;
 }
 
 /// The lanes `from..to` that lie inside a row of `width` elements, for a vector of `lanes` lanes
@@ -334,14 +274,21 @@ pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usiz
     ((-position).clamp(0, most) as usize, (width as isize - position).clamp(0, most) as usize)
 }
 
+/// The lanes of [`lanes_in_row`] as a mask.
+#[inline(always)]
+pub(crate) fn mask_in_row(lanes: usize, position: isize, width: usize) -> u32 {
+    let (from, to) = lanes_in_row(lanes, position, width);
+    let below = |n: usize| ((1_u64 << n) - 1) as u32;
+    below(to) & !below(from)
+}
+
 /// Implements [`Simd::mul_add_of`] for an ISA that sets the other lanes to zero in
 /// [`Simd::load_of`].
 macro_rules! lanes_by_zeros {
     () => {
         #[inline(always)]
-        unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, _: Self::Lanes) -> Self {
-            // SAFETY: the caller's promise.
-            unsafe { self.mul_add_scalar(scalars, i, c) }
+        fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, _: Self::Lanes) -> Self {
+            self.mul_add_scalar(scalars, i, c)
         }
     };
 }
@@ -360,9 +307,8 @@ macro_rules! broadcast_scalars {
         }
 
         #[inline(always)]
-        unsafe fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            unsafe { scalars.mul_add(self, c) }
+        fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
+            scalars.mul_add(self, c)
         }
     };
 }

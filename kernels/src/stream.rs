@@ -276,13 +276,10 @@ pub fn widen<T: Storage>(isa: Isa, src: &[T], dst: &mut [T::Acc]) {
     if T::DIRECT {
         T::widen_into(isa, src, dst);
     } else {
-        with_isa(isa, Widen { isa, src, dst });
+        let len = src.len();
+        with_isa(isa, WidenRows { isa, rows: 1, len, src, src_row: len.max(1), dst, dst_row: len.max(1) });
     }
 }
-
-pass!(Widen<T: Storage> { isa: Isa, src: &'a [T], dst: &'a mut [T::Acc] } {
-    T::widen_into(isa, src, dst);
-});
 
 /// Converts `rows` rows of `len` elements. They begin `src_row` elements apart in `src`, and
 /// `dst_row` apart in `dst`.
@@ -386,12 +383,9 @@ fn reaches(size: usize, distance: usize, (rows, len): (usize, usize)) -> bool {
 /// If the lengths differ.
 pub fn narrow<T: Storage>(isa: Isa, src: &[T::Acc], dst: &mut [MaybeUninit<T>]) {
     assert_eq!(src.len(), dst.len());
-    with_isa(isa, Narrow { isa, src, dst });
+    let len = src.len();
+    with_isa(isa, NarrowRows { isa, rows: 1, len, src, src_row: len, dst: Dest::from_uninit(dst), dst_row: len });
 }
-
-pass!(Narrow<T: Storage> { isa: Isa, src: &'a [T::Acc], dst: &'a mut [MaybeUninit<T>] } {
-    T::narrow_into(isa, src, dst);
-});
 
 /// Packs a panel of B, `[kc][nr]`: row k is `src[k * ld..][..n]`, converted, followed by zeros.
 ///

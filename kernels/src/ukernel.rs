@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 
 use crate::activation::ActivationKernel;
 use crate::dest::Dest;
+use crate::isa::Code;
+use crate::simd::Simd;
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -371,7 +373,7 @@ pub struct Epilogue<'a, T> {
     pub hi: T,
 }
 
-impl<T: Copy> Epilogue<'_, T> {
+impl<T: Real> Epilogue<'_, T> {
     /// The same epilogue for a destination that begins `offset` elements later.
     ///
     /// # Panics
@@ -379,6 +381,49 @@ impl<T: Copy> Epilogue<'_, T> {
     #[must_use]
     pub fn from(&self, offset: usize) -> Epilogue<'_, T> {
         Epilogue { bias: self.bias, residual: self.residual.behind(offset), lo: self.lo, hi: self.hi }
+    }
+
+    /// The raw form, for a call that writes elements before `end` and needs `biases` biases.
+    ///
+    /// # Panics
+    /// If the destination, the bias or the residual is shorter.
+    #[inline]
+    pub(crate) fn checked(&self, y: &Dest<'_, T>, end: usize, biases: usize) -> EpilogueArgs<T> {
+        assert!(end <= y.len(), "the destination is too short");
+        assert!(self.bias.len() >= biases, "too few biases");
+        assert!(self.residual.reaches(end), "the residual is too short");
+        self.args()
+    }
+
+    #[inline]
+    fn args(&self) -> EpilogueArgs<T> {
+        let Self { bias, residual, lo, hi } = *self;
+        let is_plain = lo == T::NEG_INFINITY && hi == T::INFINITY;
+        EpilogueArgs { bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi, is_plain }
+    }
+}
+
+/// An [`Epilogue`] in raw arguments, which state what of bias and residual is readable.
+#[derive(Clone, Copy)]
+pub(crate) struct EpilogueArgs<T> {
+    pub(crate) bias: *const T,
+    /// Null if there is none.
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+    /// Whether the bounds are infinite.
+    pub(crate) is_plain: bool,
+}
+
+impl<T: Real> EpilogueArgs<T> {
+    /// The residual of a destination that begins `offset` elements later; null if there is none.
+    ///
+    /// # Safety
+    /// Memory: the residual, if there is one, has `offset` elements.
+    #[inline(always)]
+    pub(crate) unsafe fn residual_from(&self, offset: usize) -> *const T {
+        // SAFETY: the caller's promise.
+        if self.residual.is_null() { self.residual } else { unsafe { self.residual.add(offset) } }
     }
 }
 
@@ -419,26 +464,15 @@ pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) places: Places,
-    pub(crate) bias: *const T,
-    /// Null if there is none, and always for [pairs](Places::Pairs). For
-    /// [consecutive](Places::Consecutive) columns also with an ISA without
-    /// [spare pointers](Isa::has_spare_pointers).
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    /// There is no residual for [pairs](Places::Pairs), nor for [consecutive](Places::Consecutive)
+    /// columns with an ISA without [spare pointers](Isa::has_spare_pointers).
+    pub(crate) epilogue: EpilogueArgs<T>,
     /// What takes the sums from the tile to [consecutive](Places::Consecutive) columns, in place of
     /// the clamp.
     pub(crate) activation: Option<ActivationKernel<T>>,
 }
 
-impl<T: Copy> TileStore<T> {
-    #[inline]
-    fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
-        let Epilogue { bias, residual, lo, hi } = *epilogue;
-        let (y, bias, residual) = (y.as_mut_ptr(), bias.as_ptr(), residual.as_ptr());
-        Self { y, ldy, places, bias, residual, lo, hi, activation: None }
-    }
-
+impl<T: Real> TileStore<T> {
     /// The same destination for the rows from `row` on.
     ///
     /// # Safety
@@ -448,9 +482,9 @@ impl<T: Copy> TileStore<T> {
         // SAFETY: the bias, Y, and the residual unless it is null, reach at least to the last
         // row, and `row` is at most the number of rows.
         unsafe {
-            let at = row * self.ldy;
-            let residual = if self.residual.is_null() { self.residual } else { self.residual.add(at) };
-            Self { y: self.y.add(at), bias: self.bias.add(row), residual, ..*self }
+            let (at, epilogue) = (row * self.ldy, self.epilogue);
+            let (bias, residual) = (epilogue.bias.add(row), epilogue.residual_from(at));
+            Self { y: self.y.add(at), epilogue: EpilogueArgs { bias, residual, ..epilogue }, ..*self }
         }
     }
 }
@@ -504,10 +538,7 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) channels: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
 /// The getters of name and ISA that every kernel has; `$name` documents the name.
@@ -523,24 +554,47 @@ macro_rules! name_and_isa {
             /// The ISA that it needs.
             #[must_use]
             pub fn isa(&self) -> crate::Isa {
-                self.isa
+                self.code.isa()
             }
         }
 
         impl<T: crate::Real> core::fmt::Debug for $kernel<T> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                write!(f, "{} ({})", self.name, self.isa)
+                write!(f, "{} ({})", self.name, self.code.isa())
             }
         }
     };
 }
 pub(crate) use name_and_isa;
 
-/// The getters of a tile's sizes. NR is a whole number of vectors. `$rows` and `$vectors` say
-/// what MR and NR count.
-macro_rules! tile_sizes {
-    ($kernel:ident, $rows:literal, $vectors:literal) => {
-        impl<T: crate::Real> $kernel<T> {
+/// The descriptor of a kernel for tiles of MR x NR. `$rows` and `$vectors` say what MR and NR count.
+macro_rules! tile_kernel {
+    ($(#[$doc:meta])* $kernel:ident, $args:ident, $rows:literal, $vectors:literal) => {
+        $(#[$doc])*
+        pub struct $kernel<T: 'static> {
+            name: &'static str,
+            mr: usize,
+            nrv: usize,
+            lanes: usize,
+            rows: usize,
+            fmas: usize,
+            loads: usize,
+            code: Code<unsafe fn(&$args<T>)>,
+        }
+
+        impl<T: Real> $kernel<T> {
+            /// A kernel with vectors `V`. Its MR scalars lie in one row or two.
+            pub(crate) const fn new<V: Simd<Elem = T>>(
+                (name, isa): (&'static str, Isa),
+                (mr, nr, rows): (usize, usize, usize),
+                f: unsafe fn(&$args<T>),
+            ) -> Self {
+                let nrv = nr / V::LANES;
+                let loads = nrv * V::REGISTERS + rows * (mr / rows).div_ceil(V::SCALARS);
+                let (fmas, code) = (mr * nrv * V::REGISTERS, Code::new(isa, f));
+                Self { name, mr, nrv, lanes: V::LANES, rows, fmas, loads, code }
+            }
+
             #[doc = $rows]
             #[must_use]
             pub fn mr(&self) -> usize {
@@ -565,44 +619,19 @@ macro_rules! tile_sizes {
                 self.lanes
             }
 
+            /// Rows that the MR scalars come from: 1, or 2 rows of half of them each, which are
+            /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
+            #[must_use]
+            pub fn rows(&self) -> usize {
+                self.rows
+            }
+
             /// Multiply-adds of whole registers in one step of k.
             #[must_use]
             pub fn fmas(&self) -> usize {
                 self.fmas
             }
-        }
-    };
-}
-pub(crate) use tile_sizes;
 
-/// The descriptor of both kinds of GEMM kernels.
-macro_rules! kernel_type {
-    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal $(, $(#[$own_doc:meta])* $own:ident)?) => {
-        $(#[$doc])*
-        pub struct $name<T: 'static> {
-            $($(#[$own_doc])* pub(crate) $own: usize,)?
-            pub(crate) name: &'static str,
-            pub(crate) isa: Isa,
-            pub(crate) mr: usize,
-            pub(crate) nrv: usize,
-            pub(crate) lanes: usize,
-            pub(crate) fmas: usize,
-            pub(crate) loads: usize,
-            pub(crate) f: unsafe fn(&$args<T>),
-        }
-
-        impl<T: 'static> $name<T> {
-            /// A description of the kernel: it has the same sizes and name, and a call of it
-            /// panics.
-            pub(crate) const fn description(&self) -> Self {
-                Self { f: |_| crate::isa::called(), ..*self }
-            }
-        }
-
-        name_and_isa!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
-        tile_sizes!($name, $rows, $vectors);
-
-        impl<T: Real> $name<T> {
             /// Registers that one step of k loads: NR in vectors, and MR scalars. A register may
             /// hold one scalar or several.
             #[must_use]
@@ -610,21 +639,19 @@ macro_rules! kernel_type {
                 self.loads
             }
         }
+
+        $crate::ukernel::name_and_isa!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
     };
 }
+pub(crate) use tile_kernel;
 
-kernel_type!(
-    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof
-    /// that it may be called.
+tile_kernel!(
+    /// A GEMM micro-kernel with vectors along output positions.
     SpatialKernel, SpatialArgs, "MR: rows of the tile (output channels, broadcast).", "NR: columns of the tile (output positions, in vectors)."
 );
-kernel_type!(
-    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof
-    /// that it may be called.
-    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors).",
-    /// Rows of pixels that the output positions come from: 1, or 2 rows of half of the pixels
-    /// each.
-    rows
+tile_kernel!(
+    /// A GEMM micro-kernel with vectors along output channels.
+    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors)."
 );
 
 impl<T: Real> SpatialKernel<T> {
@@ -638,35 +665,8 @@ impl<T: Real> SpatialKernel<T> {
     /// # Panics
     /// If a slice is too short.
     pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
-        self.check(1, a, b, koff, tile);
-        let args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed
-        // out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
-    }
-
-    /// Computes `y = clamp([tile +] A * B + bias + residual)` over the last K block. Row i of the
-    /// tile goes to `y[i * ldy..]`, its vectors where the entries of `map` from `first` on say.
-    /// What `tile` holds afterwards is unspecified.
-    ///
-    /// # Panics
-    /// If a slice is too short.
-    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
-    pub fn finish(
-        &self,
-        a: &[T],
-        b: &[T],
-        koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
-        tile: &mut [T],
-        accumulate: bool,
-        y: &mut Dest<'_, T>,
-        ldy: usize,
-        map: &StoreMap,
-        first: usize,
-        epilogue: &Epilogue<'_, T>,
-    ) {
-        self.activate_panels(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue, None);
+        // SAFETY: nothing is stored but the tile.
+        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, None) };
     }
 
     /// Computes `tile = clamp([tile +] A * B + bias)` over the last K block, and keeps it in `tile`
@@ -685,52 +685,26 @@ impl<T: Real> SpatialKernel<T> {
         accumulate: bool,
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.check(1, a, b, koff, tile);
-        assert!(epilogue.bias.len() >= self.mr, "one bias a row");
         assert!(epilogue.residual.is_none(), "no residual");
-        let Epilogue { bias, lo, hi, .. } = *epilogue;
-        let mut args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        let (y, ldy, places, bias) = (args.tile, self.nr(), Places::Consecutive(0), bias.as_ptr());
-        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi, activation: None });
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
-        // ask for: rows of NR elements, NR apart, are the tile itself, which kernels read before they
-        // write. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        let epilogue = epilogue.checked(&Dest::from_slice(tile), self.mr * self.nr(), self.mr);
+        let (tile, places) = (&raw mut *tile, Places::Consecutive(0));
+        let store = TileStore { y: tile.cast(), ldy: self.nr(), places, epilogue, activation: None };
+        // SAFETY: the assertions above cover the memory that TileStore asks for: rows of NR elements, NR
+        // apart, are the tile itself, which kernels read before they write.
+        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, Some(store)) };
     }
 
-    /// Computes `y = clamp(A * B + bias + residual)` for any number of panels over the whole of
-    /// K. The sums are those of [`finish`](Self::finish).
+    /// Computes `y = [activation of] clamp([tile +] A * B + bias + residual)`, for one panel over the last
+    /// K block, or for any number of panels over the whole of K.
     ///
-    /// `a` is `[panels][kc][MR]`, and row i of all panels goes to `y[i * ldy..]`. `ahead` names
-    /// one line of each row; the panels take turns with the neighbouring lines, as far as a row
-    /// of B is long. What `tile` holds afterwards is unspecified.
+    /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors where the
+    /// entries of `map` from `first` on say. `ahead` names one line of each row; the panels take turns
+    /// with the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
+    /// unspecified.
     ///
-    /// # Panics
-    /// If a slice is too short.
-    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
-    pub fn finish_panels(
-        &self,
-        panels: usize,
-        a: &[T],
-        b: &[T],
-        koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
-        tile: &mut [T],
-        y: &mut Dest<'_, T>,
-        ldy: usize,
-        map: &StoreMap,
-        first: usize,
-        epilogue: &Epilogue<'_, T>,
-    ) {
-        self.activate_panels(panels, a, b, koff, ahead, tile, false, y, ldy, map, first, epilogue, None);
-    }
-
-    /// Does the same as [`finish_panels`](Self::finish_panels), or for one panel the same as
-    /// [`finish`](Self::finish), and then applies an activation. The activation takes the place of the
-    /// clamp.
-    ///
-    /// Sums go through the tile, which is in the L1 cache. What was just stored in Y may not be
-    /// there: rows of Y whose distance is a multiple of a page share a cache set.
+    /// An activation takes the place of the clamp. Sums go to it through the tile, which is in the L1
+    /// cache. What was just stored in Y may not be there: rows of Y whose distance is a multiple of a
+    /// page share a cache set.
     ///
     /// # Panics
     /// If a slice is too short, or there are several panels and old sums.
@@ -753,30 +727,23 @@ impl<T: Real> SpatialKernel<T> {
         activation: Option<ActivationKernel<T>>,
     ) {
         assert!(panels == 1 || !accumulate, "panels share the tile");
-        self.check(panels, a, b, koff, tile);
         let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);
         let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
-        assert!(end <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= rows, "one bias a row");
-        assert!(epilogue.residual.reaches(end), "the residual is too short");
-        let adds_residual = self.isa.has_spare_pointers() || epilogue.residual.is_none();
+        let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
         let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let (lo, hi) = if activation.is_none() { (epilogue.lo, epilogue.hi) } else { (T::NEG_INFINITY, T::INFINITY) };
-        let store = TileStore {
-            lo,
-            hi,
-            activation: activation.filter(|_| is_plain),
-            ..TileStore::new(y, ldy, places, epilogue)
-        };
-        let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
-        // TileStore ask for: each entry of the map ends at or before map.end, and with no panels
-        // nothing is touched. With accumulate there is one panel. Dest grants the writes. A
-        // kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f)(&args) };
+        let mut epilogue = epilogue.checked(y, end, rows);
+        if activation.is_some() {
+            (epilogue.lo, epilogue.hi) = (T::NEG_INFINITY, T::INFINITY);
+        }
+        let of_tile = activation.filter(|_| is_plain);
+        let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: of_tile };
+        // SAFETY: the assertions above cover the memory that TileStore asks for: each entry of the map
+        // ends at or before map.end, and with no panels nothing is touched. With accumulate there is
+        // one panel. Dest grants the writes.
+        unsafe { self.call(panels, (a, b), koff, ahead, tile, accumulate, Some(store)) };
         let Some(activation) = activation.filter(|_| !is_plain) else { return };
         for column in columns {
             let size = (rows, column.mask.count_ones() as usize);
@@ -806,68 +773,49 @@ impl<T: Real> SpatialKernel<T> {
         places: &[usize],
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.check(1, a, b, koff, tile);
         let pairs = self.mr / 2;
         assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
         let places = &places[..self.nrv];
         let last = places.iter().copied().max().unwrap_or(0);
         let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
-        assert!(end <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= pairs, "one bias a pair of rows");
         assert!(epilogue.residual.is_none(), "no residual");
-        let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
-        let args = self.args(1, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
-        // TileStore ask for. Dest grants the writes. A kernel is only handed out where the CPU
-        // has its ISA.
-        unsafe { (self.f)(&args) };
+        let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
+        let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
+        // SAFETY: the assertions above cover the memory that TileStore asks for. Dest grants the writes.
+        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, Some(store)) };
     }
 
-    fn check(&self, panels: usize, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
-        let kc = koff.offsets.len();
+    /// Asserts the lengths of the operands, and calls the kernel.
+    ///
+    /// # Safety
+    /// Memory: the tile is readable and writable, `store` is valid as [`TileStore`] states, and `panels` is
+    /// 1 where [`SpatialArgs`] says.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
+    unsafe fn call(
+        &self,
+        panels: usize,
+        (a, b): (&[T], &[T]),
+        koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
+        tile: *mut [T],
+        accumulate: bool,
+        store: Option<TileStore<T>>,
+    ) {
+        let (kc, turns) = (koff.offsets.len(), ahead.turns);
         assert!(a.len() >= kc.saturating_mul(self.mr.saturating_mul(panels)), "the panels of A are too short");
         assert!(kc == 0 || b.len() >= koff.max.saturating_add(self.nr()), "the rows of B end beyond its slice");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
-    fn args(
-        &self,
-        panels: usize,
-        a: &[T],
-        b: &[T],
-        koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
-        tile: &mut [T],
-        accumulate: bool,
-        store: Option<TileStore<T>>,
-    ) -> SpatialArgs<T> {
-        let turns = ahead.turns;
         let (ahead, ahead_step) = ahead.or(a);
-        SpatialArgs {
-            panels,
-            kc: koff.offsets.len(),
-            a: a.as_ptr(),
-            b: b.as_ptr(),
-            koff: koff.offsets.as_ptr(),
-            ahead,
-            ahead_step,
-            turns,
-            tile: tile.as_mut_ptr(),
-            accumulate,
-            store,
-        }
+        let (a, b, koff, tile) = (a.as_ptr(), b.as_ptr(), koff.offsets.as_ptr(), tile.cast());
+        let args = SpatialArgs { panels, kc, a, b, koff, ahead, ahead_step, turns, tile, accumulate, store };
+        // SAFETY: the assertions cover the memory that SpatialArgs asks for, and the caller promises the
+        // rest.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }
 
 impl<T: Real> ChannelKernel<T> {
-    /// Rows of pixels that the output positions come from: 1, or 2 rows of MR / 2 pixels that are
-    /// [`RowOffsetsRef::with_pitch`] apart.
-    #[must_use]
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Computes `tile = [tile +] X * W` over one K block, and keeps it in `tile` as `[MR][NR]`.
     ///
     /// * `x`, `koff`: element k of pixel i is `x[koff[k] + i]`. For a kernel of [two
@@ -917,18 +865,7 @@ impl<T: Real> ChannelKernel<T> {
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
         let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
-        assert!(end <= y.len(), "the destination is too short");
-        assert!(epilogue.bias.len() >= channels, "one bias a channel");
-        assert!(epilogue.residual.reaches(end), "the residual is too short");
-        let store = ChannelStore {
-            y: y.as_mut_ptr(),
-            ldy,
-            channels,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
         self.call(1, x, koff, w, ahead, tile, accumulate, Some(store));
     }
 
@@ -951,25 +888,12 @@ impl<T: Real> ChannelKernel<T> {
         let channels = self.nr().saturating_mul(panels);
         assert!(w.len() >= kc.saturating_mul(channels), "the panels of W are too short");
         assert!(tile.len() >= self.mr.saturating_mul(channels), "the tile is too short");
-        let is_stream = ahead.is_stream;
+        let (is_stream, pitch) = (ahead.is_stream, koff.pitch);
         let (ahead, ahead_step) = ahead.or(w);
-        let args = ChannelArgs {
-            panels,
-            kc,
-            x: x.as_ptr(),
-            pitch: koff.pitch,
-            koff: koff.offsets.as_ptr(),
-            w: w.as_ptr(),
-            ahead,
-            ahead_step,
-            is_stream,
-            tile: tile.as_mut_ptr(),
-            accumulate,
-            store,
-        };
+        let (x, koff, w, tile) = (x.as_ptr(), koff.offsets.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
+        let args = ChannelArgs { panels, kc, x, pitch, koff, w, ahead, ahead_step, is_stream, tile, accumulate, store };
         // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
-        // ChannelStore ask for. Dest grants the writes. A kernel is only handed out where the CPU
-        // has its ISA.
-        unsafe { (self.f)(&args) };
+        // ChannelStore ask for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }

@@ -1,43 +1,35 @@
 //! The kernels of depthwise transposed convolution with stride 2: descriptor, raw arguments, and
 //! safe call.
 
+use crate::Real;
 use crate::dest::Dest;
-use crate::isa::called;
+use crate::isa::Code;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Epilogue, name_and_isa};
-use crate::{Isa, Real};
+use crate::ukernel::{Epilogue, EpilogueArgs, name_and_isa};
 
 /// Raw arguments of a kernel.
 ///
-/// Memory: `bias` is readable for `planes` elements. For each plane p, `w + p * w_plane` is
-/// readable for all taps, and `x + p * x_plane` for `height` rows of `width >= LEAST_ROW`
-/// elements, one behind the other. `y + p * y_plane` is writable for `rows > 0` rows of
-/// `out_width` elements, and `residual` is readable at the same elements unless it is null.
+/// Memory: `bias` is readable for as many elements as there are planes, and `w` for all taps of each. For
+/// each plane p, `x + p * x_plane` is readable for `height` rows of `width >= LEAST_ROW` elements.
+/// `y + p * plane` is writable for `rows > 0` rows of `width` elements of the output, and `residual` is
+/// readable at the same elements unless it is null.
 ///
 /// Sizes: no position of a row of X overflows, and no position of a row of the output before it
 /// is cropped. A row of the output is made of pairs of vectors. Only the first pair and the last
 /// two pairs see positions outside of a row of X.
-pub(crate) struct UpsampleArgs<T> {
-    pub(crate) planes: usize,
-    pub(crate) x: *const T,
-    pub(crate) x_plane: usize,
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-    /// Half of the elements cropped before a row, rounded down. It is the position in X of output
-    /// 0.
-    pub(crate) shift: isize,
-    pub(crate) w: *const T,
-    pub(crate) w_plane: usize,
-    /// The first row of the output, counted as if no rows were cropped.
-    pub(crate) row: usize,
-    pub(crate) rows: usize,
-    pub(crate) out_width: usize,
+pub(crate) struct UpsampleArgs<'a, T> {
+    pub(crate) input: UpsampleInput<'a, T>,
+    pub(crate) output: UpsampleOutput,
     pub(crate) y: *mut T,
-    pub(crate) y_plane: usize,
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    pub(crate) epilogue: EpilogueArgs<T>,
+}
+
+impl<T> UpsampleArgs<'_, T> {
+    /// Half of the elements cropped before a row, rounded down. It is the position in X of output 0.
+    #[inline(always)]
+    pub(crate) fn shift(&self) -> isize {
+        (self.output.cropped / 2) as isize
+    }
 }
 
 /// What a call reads.
@@ -73,22 +65,14 @@ pub struct UpsampleOutput {
     pub plane: usize,
 }
 
-/// A kernel for one kernel size. A reference to one is the proof that it may be called.
+/// A kernel for one kernel size.
 pub struct UpsampleKernel<T: 'static> {
     pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
     pub(crate) lanes: usize,
     pub(crate) stride: usize,
     pub(crate) kernel: (usize, usize),
     /// The functions for an even and for an odd number of elements cropped before a row.
-    pub(crate) f: [unsafe fn(&UpsampleArgs<T>); 2],
-}
-
-impl<T: 'static> UpsampleKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        Self { f: [|_| called(), |_| called()], ..*self }
-    }
+    pub(crate) code: Code<[unsafe fn(&UpsampleArgs<'_, T>); 2]>,
 }
 
 name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
@@ -150,30 +134,10 @@ impl<T: Real> UpsampleKernel<T> {
         let written = end(output.plane, output.rows * output.width);
         assert!(end(x_plane, height * width) <= x.len(), "the input is too short");
         assert!(end(taps, taps) <= w.len(), "too few weights");
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(planes <= epilogue.bias.len(), "one bias a plane");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
-        let args = UpsampleArgs {
-            planes,
-            x: x.as_ptr(),
-            x_plane,
-            height,
-            width,
-            shift: (output.cropped / 2) as isize,
-            w: w.as_ptr(),
-            w_plane: taps,
-            row: output.row,
-            rows: output.rows,
-            out_width: output.width,
-            y: y.as_mut_ptr(),
-            y_plane: output.plane,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
+        let epilogue = epilogue.checked(y, written, planes);
+        let args = UpsampleArgs { input: *input, output: *output, y: y.as_mut_ptr(), epilogue };
         // SAFETY: the assertions cover the memory that UpsampleArgs asks for. Dest grants the
-        // writes. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.f[output.cropped % 2])(&args) };
+        // writes.
+        unsafe { (self.code.on_this_cpu()[output.cropped % 2])(&args) };
     }
 }

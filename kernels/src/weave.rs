@@ -1,9 +1,10 @@
 //! Weaving: rows of sums, one for each phase, become one row of output, with the epilogue. The
 //! inverse picks the phases of a row.
 
-use crate::isa::called;
-use crate::ukernel::name_and_isa;
-use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
+use crate::isa::Code;
+use crate::simd::prefetch;
+use crate::ukernel::{Ahead, EpilogueArgs, name_and_isa};
+use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
 /// The sums of several rows of output. Phase p of output row c, a strand, begins at
 /// `sums[slots[p] * step + c * pitch]`.
@@ -48,19 +49,8 @@ pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) pitch: usize,
     pub(crate) rows: usize,
     pub(crate) runs: &'a [Run],
-    pub(crate) bias: *const T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    pub(crate) epilogue: EpilogueArgs<T>,
     pub(crate) y: *mut T,
-    pub(crate) ldy: usize,
-}
-
-/// Raw arguments of a prefetching kernel. They are addresses only: no memory is read or written.
-pub(crate) struct FetchArgs<'a, T> {
-    pub(crate) rows: usize,
-    pub(crate) runs: &'a [Run],
-    pub(crate) y: *const T,
     pub(crate) ldy: usize,
 }
 
@@ -85,16 +75,13 @@ pub const MOST_SUMS: usize = 8;
 /// Memory: there are 1, 2, 4 or 8 `sums`, the phases, and the `phase` of each run is less than
 /// their number. For each run and each k of each sum, `x + koff[k] + from` is readable for
 /// `1 + len.div_ceil(phases)` elements, rounded up to a multiple of [`MOST_VECTORS`] vectors.
-/// `y + at` is writable for `len` elements, and `residual` is readable at the same elements unless
-/// it is null.
+/// `bias` is readable for one element. `y + at` is writable for `len` elements, and `residual` is
+/// readable at the same elements unless it is null.
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
     pub(crate) sums: &'a [Sum<'a, T>],
     pub(crate) runs: &'a [Run],
-    pub(crate) bias: T,
-    pub(crate) residual: *const T,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
+    pub(crate) epilogue: EpilogueArgs<T>,
     pub(crate) y: *mut T,
 }
 
@@ -189,28 +176,25 @@ pub(crate) struct PickArgs<'a, T> {
     pub(crate) picks: Picks<'a>,
 }
 
-/// The weaving kernels of one ISA and type. A reference is the proof that they may be called.
+/// The functions of the weaving kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct WeaveCode<T> {
+    pub(crate) weave: unsafe fn(&WeaveArgs<'_, T>),
+    pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
+    pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
+}
+
+/// The weaving kernels of one ISA and type.
 pub struct WeaveKernel<T: 'static> {
     pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
-    pub(crate) f: unsafe fn(&WeaveArgs<'_, T>),
     pub(crate) lanes: usize,
-    pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
-    pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
-    pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
+    pub(crate) code: Code<WeaveCode<T>>,
 }
 
 /// The end of what runs write in `rows` rows that begin `ldy` apart.
 fn end_of_runs(runs: &[Run], rows: usize, ldy: usize) -> usize {
     let end = runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0);
     rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
-}
-
-impl<T: 'static> WeaveKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        Self { f: |_| called(), sum: |_| called(), fetch: |_| called(), pick: |_| called(), ..*self }
-    }
 }
 
 name_and_isa!(WeaveKernel, "Name, as `<dtype>_weave`.");
@@ -240,13 +224,14 @@ impl<T: Real> WeaveKernel<T> {
         assert!(picks.planes == 1 || picks.dst_pitch > 0, "the planes of the destination are one");
         let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
-        // SAFETY: the assertions above cover the memory that PickArgs asks for. A kernel is only
-        // handed out where the CPU has its ISA.
-        unsafe { (self.pick)(&PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks }) };
+        // SAFETY: the assertions above cover the memory that PickArgs asks for.
+        unsafe {
+            (self.code.on_this_cpu().pick)(&PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks })
+        };
     }
 
-    /// Prefetches into the L2 cache what [`run`](Self::run) will write, or does nothing if the
-    /// ISA has no such instruction.
+    /// Prefetches into the L2 cache what [`run`](Self::run) will write, where the architecture has such an
+    /// instruction.
     ///
     /// # Panics
     /// If the destination is too short.
@@ -255,8 +240,13 @@ impl<T: Real> WeaveKernel<T> {
         let rows = if ldy == 0 { rows.min(1) } else { rows };
         // Nothing is accessed, but more than there is would be fetched for years.
         assert!(end_of_runs(runs, rows, ldy) <= y.len(), "the destination is too short");
-        // SAFETY: no memory is touched. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
+        for (c, run) in (0..rows).flat_map(|c| runs.iter().map(move |run| (c, run))) {
+            // Any address may be fetched.
+            let y = y.as_mut_ptr().wrapping_add(c * ldy + run.at);
+            for line in 0..(run.len * size_of::<T>()).div_ceil(Ahead::LINE) {
+                prefetch(y.wrapping_byte_add(line * Ahead::LINE));
+            }
+        }
     }
 
     /// Computes `y[at + i] = clamp(strand + bias + residual)` for every run, and the strands on
@@ -281,21 +271,10 @@ impl<T: Real> WeaveKernel<T> {
             assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
             assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
         }
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
-        let args = SumArgs {
-            x: x.as_ptr(),
-            sums,
-            runs,
-            bias: epilogue.bias[0],
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-            y: y.as_mut_ptr(),
-        };
+        let epilogue = epilogue.checked(y, written, 1);
+        let args = SumArgs { x: x.as_ptr(), sums, runs, epilogue, y: y.as_mut_ptr() };
         // SAFETY: the assertions cover the memory that SumArgs asks for. Dest grants the writes.
-        // A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.sum)(&args) };
+        unsafe { (self.code.on_this_cpu().sum)(&args) };
     }
 
     /// Computes `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of
@@ -324,8 +303,6 @@ impl<T: Real> WeaveKernel<T> {
             read = read.max(run.from.saturating_add(run.phase.saturating_add(run.len).div_ceil(phases)));
         }
         assert!(before.saturating_add(read) <= strands.sums.len(), "the strands are too short");
-        assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let args = WeaveArgs {
             sums: strands.sums.as_ptr(),
             slots: strands.slots,
@@ -333,16 +310,12 @@ impl<T: Real> WeaveKernel<T> {
             pitch: strands.pitch,
             rows,
             runs,
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
+            epilogue: epilogue.checked(y, written, rows),
             y: y.as_mut_ptr(),
             ldy,
         };
         // SAFETY: the assertions cover the memory that WeaveArgs asks for, for the largest slot,
-        // row and run. Dest grants the writes. A kernel is only handed out where the CPU has its
-        // ISA.
-        unsafe { (self.f)(&args) };
+        // row and run. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().weave)(&args) };
     }
 }

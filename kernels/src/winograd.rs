@@ -12,9 +12,10 @@ use core::ops::Range;
 
 use self::points::{Points, has_single, pairs};
 
-use crate::isa::called;
-use crate::ukernel::name_and_isa;
-use crate::{Dest, Epilogue, Isa, Real};
+use crate::isa::Code;
+use crate::simd::mask_in_row;
+use crate::ukernel::{EpilogueArgs, name_and_isa};
+use crate::{Dest, Epilogue, Real};
 
 /// The most values of a tile along an axis: those of F(6, 3) and F(4, 5).
 pub const MOST_VALUES: usize = 8;
@@ -120,14 +121,8 @@ pub struct Planes {
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
-    /// Where rows are joined before they are split, behind the planes; `None` if they are not
-    /// joined.
-    pub(crate) joined: Option<Joined>,
-    /// Where [free](Spare) rows begin, and where the room for them ends. It lies behind the room
-    /// for joined rows. Both rooms are large enough for all blocks of the same or fewer columns.
+    /// Where [free](Spare) rows begin, behind the planes, and where the room for them ends.
     pub(crate) free_room: (usize, usize),
-    /// Whether rows are so short that two of them are split at once.
-    pub(crate) is_paired: bool,
     /// Whether rows are transformed as they lie, and not split. This is done for rows of more
     /// tiles than half a vector, as long as there are masks for all of their vectors.
     pub(crate) is_straight: bool,
@@ -170,9 +165,7 @@ impl Planes {
             *begin = i % down.outputs * phase_len + i / down.outputs * columns;
         }
         let (pitch, tiles) = (columns, rows.checked_mul(columns)?);
-        let joined = |columns: usize| Joined::new(down, along, phase_rows, columns, lanes);
-        let joined_room = (1..=columns.min(lanes)).rev().find_map(joined).map_or(0, |joined| joined.len());
-        let begin = joined_room.checked_add(plane_len * along.values)?;
+        let begin = plane_len * along.values;
         let row_room = row_len.checked_next_multiple_of(lanes)?;
         let end = row_room.checked_mul(down.outputs - 1).and_then(|len| len.checked_add(begin))?;
         end.checked_mul(2 * size_of::<T>())?;
@@ -186,11 +179,9 @@ impl Planes {
             phase_len,
             plane_len,
             values,
-            joined: joined(columns),
             free_room: (begin, end),
             spare: Spare::NONE,
-            is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
-            is_straight: kernel.straight.is_some()
+            is_straight: kernel.is_straight
                 && columns > lanes / 2
                 && columns.div_ceil(lanes) * (along.outputs + 1) <= MASKS,
             lanes,
@@ -237,7 +228,7 @@ impl Planes {
     /// Whether the planes were made for a kernel with these tiles and vectors, and with the same
     /// way to transform rows, because masks depend on it.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
-        let is_transformed = !self.is_straight || kernel.straight.is_some();
+        let is_transformed = !self.is_straight || kernel.is_straight;
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes) && is_transformed
     }
 }
@@ -343,55 +334,6 @@ impl Spare {
     }
 }
 
-/// The most vectors of a row that is joined with others. Longer rows fill their own vectors.
-pub(crate) const JOINED_VECTORS: usize = 2;
-
-/// Where narrow rows are joined before they are split. A row of few tiles would leave most lanes
-/// of a vector empty.
-///
-/// For each phase of rows, the elements that the tiles need for their first `outputs` values
-/// follow row after row. Behind all phases stand, in the same way, the elements for the other
-/// values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Joined {
-    /// Elements of a joined row: those for the first outputs of all its tiles.
-    pub(crate) row: usize,
-    /// Elements from one phase to the next, and from the part of the first values to that of the
-    /// other values.
-    pub(crate) phase: usize,
-    pub(crate) half: usize,
-}
-
-impl Joined {
-    /// `None` if joining takes no fewer instructions because rows are not narrow enough, if there
-    /// is only one row, or if a tile has more values than twice its outputs.
-    fn new(down: Tile, along: Tile, phase_rows: usize, columns: usize, lanes: usize) -> Option<Self> {
-        let (m, n) = (along.outputs, along.values);
-        if phase_rows < 2 || m < 2 || n > 2 * m || columns > tiles_of_a_vector(lanes, along) {
-            return None;
-        }
-        let row = columns * m;
-        if row > JOINED_VECTORS * lanes {
-            return None;
-        }
-        // Loads, permutations and stores of a row that is split alone, and of one that is joined
-        // with others. The latter cost a quarter more, because their loads wait for stores that
-        // they overlap.
-        let apart = m * m + n + (n - m);
-        let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);
-        if 4 * apart < 5 * together {
-            return None;
-        }
-        // Vectors of joined tiles are read whole, also the last one.
-        let phase = phase_rows.checked_mul(row)?.checked_add(lanes * m)?;
-        Some(Self { row, phase, half: phase.checked_mul(down.outputs).filter(|len| *len < isize::MAX as usize)? })
-    }
-
-    fn len(&self) -> usize {
-        2 * self.half
-    }
-}
-
 /// Which of the padded rows and elements are not padding. It is the same for all channels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Border {
@@ -456,9 +398,7 @@ pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
 /// padded row.
 #[inline(always)]
 pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
-    let from = elements.start.saturating_sub(at).min(lanes);
-    let to = elements.end.saturating_sub(at).min(lanes);
-    (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
+    mask_in_row(lanes, at as isize - elements.start as isize, elements.len())
 }
 
 /// Masks of the lanes that are not padding, for the one-pass transform of a row of tiles with
@@ -545,53 +485,39 @@ pub(crate) struct StraightArgs<'a, T> {
 
 /// Raw arguments of the output transform.
 ///
-/// Memory: `products + t * tile_step + xi * plane` is readable for a vector, for each t below
-/// `tiles` and each xi below the number of a tile's values. `bias` is readable for
-/// `channels <= LANES` elements. `bad` is writable for `tiles`.
+/// Memory: `values + t * tile_step + xi * plane` of the products is readable for a vector, for each of the
+/// tiles t and each xi below the number of a tile's values. `bias` is readable for `channels <= LANES`
+/// elements. `bad` is writable for as many elements as there are tiles.
 /// `y + c * channel_step + i * row_step` is writable for `width` elements, for each c below
 /// `channels` and i below `height`; `residual` is readable at the same elements unless it is
 /// null. With `past_cache`, all vectors of Y are aligned to whole vectors.
-pub(crate) struct OutputArgs<T> {
-    pub(crate) products: *const T,
-    pub(crate) tile_step: usize,
-    pub(crate) plane: usize,
-    pub(crate) tiles: usize,
+pub(crate) struct OutputArgs<'a, T> {
+    pub(crate) products: Products<'a, T>,
     pub(crate) bad: *mut u8,
-    pub(crate) bias: *const T,
-    pub(crate) channels: usize,
+    pub(crate) pixels: Pixels,
     pub(crate) y: *mut T,
-    pub(crate) residual: *const T,
-    pub(crate) channel_step: usize,
-    pub(crate) row_step: usize,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) lo: T,
-    pub(crate) hi: T,
-    pub(crate) past_cache: bool,
+    pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// The transforms of one kind of tile. A reference to one is the proof that it may be called.
+/// The functions of the transforms of one kind of tile.
+#[derive(Clone, Copy)]
+pub(crate) struct WinogradCode<T> {
+    pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
+    pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
+    pub(crate) input: unsafe fn(&InputArgs<T>),
+    pub(crate) straight: unsafe fn(&StraightArgs<'_, T>),
+    pub(crate) output: unsafe fn(&OutputArgs<'_, T>) -> bool,
+}
+
+/// The transforms of one kind of tile.
 pub struct WinogradKernel<T: 'static> {
     pub(crate) name: &'static str,
-    pub(crate) isa: Isa,
     pub(crate) lanes: usize,
     pub(crate) down: Tile,
     pub(crate) along: Tile,
-    pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
-    pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
-    pub(crate) input: unsafe fn(&InputArgs<T>),
-    /// The transform in one pass, if the tile has one.
-    pub(crate) straight: Option<unsafe fn(&StraightArgs<'_, T>)>,
-    pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
-}
-
-impl<T: 'static> WinogradKernel<T> {
-    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
-    pub(crate) const fn description(&self) -> Self {
-        let straight: Option<unsafe fn(&StraightArgs<'_, T>)> = Some(|_| called());
-        let straight = if self.straight.is_some() { straight } else { None };
-        Self { split: |_| called(), extend: |_| called(), input: |_| called(), straight, output: |_| called(), ..*self }
-    }
+    /// Whether the tile has a transform in one pass.
+    pub(crate) is_straight: bool,
+    pub(crate) code: Code<WinogradCode<T>>,
 }
 
 name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
@@ -688,28 +614,27 @@ impl<T: Real> WinogradKernel<T> {
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
         // The room behind the planes.
         let free = planes.wrapping_add(shape.free_room.0);
+        let code = self.code.on_this_cpu();
         let source = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
         if shape.spare.count > 0 {
             // SAFETY: the memory of SplitArgs is asserted above. The room behind the planes is
-            // for all free rows, with all of their elements. A kernel is only handed out where
-            // the CPU has its ISA.
-            unsafe { (self.extend)(&source) };
+            // for all free rows, with all of their elements.
+            unsafe { (code.extend)(&source) };
         }
-        if let Some(straight) = self.straight.filter(|_| shape.is_straight) {
+        if shape.is_straight {
             // SAFETY: the memory of StraightArgs is asserted above: a row of tiles ends less than
             // a vector behind its last one. The planes have room for a row of zeros, which is two
-            // vectors longer than the tiles' outputs. A kernel is only handed out where the CPU
-            // has its ISA.
-            return unsafe { straight(&StraightArgs { source, v, v_plane }) };
+            // vectors longer than the tiles' outputs.
+            return unsafe { (code.straight)(&StraightArgs { source, v, v_plane }) };
         }
         // SAFETY: the memory of SplitArgs is asserted above; a row's last place lies a vector
-        // before its phase's end. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.split)(&source) };
+        // before its phase's end.
+        unsafe { (code.split)(&source) };
         let Planes { values, plane_len, tiles, .. } = *shape;
         let args = InputArgs { planes, rows: values, plane_len, tiles, v, v_plane };
         // SAFETY: the memory of InputArgs is asserted above; the last tile of the last row lies a
-        // vector before its phase's end. A kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.input)(&args) };
+        // vector before its phase's end.
+        unsafe { (code.input)(&args) };
     }
 
     /// Turns the products of a row of tiles into pixels, adds bias and residual, clamps and
@@ -736,45 +661,21 @@ impl<T: Real> WinogradKernel<T> {
         };
         let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
         assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
-        assert!(
-            channels <= self.lanes && epilogue.bias.len() >= channels,
-            "more channels than a vector, or than biases"
-        );
+        assert!(channels <= self.lanes, "more channels than a vector has lanes");
         // It also bounds the tiles, so that the products below do not overflow.
         assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
         let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
-        assert!(end.is_some_and(|end| end <= y.len()), "the destination is too short");
-        assert!(
-            epilogue.residual.is_none() || end.is_some_and(|end| epilogue.residual.reaches(end)),
-            "the residual is too short"
-        );
+        let epilogue = epilogue.checked(y, end.unwrap_or(usize::MAX), channels);
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
             && channel_step.is_multiple_of(self.lanes)
             && row_step.is_multiple_of(self.lanes);
-        let args = OutputArgs {
-            products: values.as_ptr(),
-            tile_step,
-            plane,
-            tiles,
-            bad: bad.as_mut_ptr(),
-            bias: epilogue.bias.as_ptr(),
-            channels,
-            y: y.as_mut_ptr(),
-            residual: epilogue.residual.as_ptr(),
-            channel_step,
-            row_step,
-            width,
-            height,
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-            past_cache: past_cache && is_aligned,
-        };
-        // SAFETY: the memory of OutputArgs is asserted above. Dest grants the writes. A kernel is
-        // only handed out where the CPU has its ISA.
-        unsafe { (self.output)(&args) }
+        let pixels = Pixels { past_cache: past_cache && is_aligned, ..*pixels };
+        let args = OutputArgs { products: *products, bad: bad.as_mut_ptr(), pixels, y: y.as_mut_ptr(), epilogue };
+        // SAFETY: the memory of OutputArgs is asserted above. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu().output)(&args) }
     }
 }

@@ -70,13 +70,13 @@ fn tiles_are_sums_over_channels_and_taps() {
         for width in [1, 2, 5, lanes - 1, lanes, lanes + 1, 2 * lanes + 3] {
             for height in [1, 2, 7, 60 * lanes / width] {
                 let same = Layer { height, outputs: height, width, rows: (-1, 1, 3), columns: (-1, 1, 3) };
-                tiles(kernel, &same, true, true);
-                tiles(kernel, &same, false, false);
-                tiles(kernel, &Layer { rows: (0, 1, 1), columns: (0, 1, 1), ..same }, false, true);
-                tiles(kernel, &Layer { rows: (-4, 3, 3), columns: (-3, 2, 4), ..same }, false, true);
+                tiles(kernel, &same, true);
+                tiles(kernel, &same, false);
+                tiles(kernel, &Layer { rows: (0, 1, 1), columns: (0, 1, 1), ..same }, false);
+                tiles(kernel, &Layer { rows: (-4, 3, 3), columns: (-3, 2, 4), ..same }, false);
                 // Fewer rows of Y than of X, and more.
-                tiles(kernel, &Layer { rows: (0, 1, 2), outputs: height.max(2) - 1, ..same }, false, true);
-                tiles(kernel, &Layer { rows: (-5, 1, 3), outputs: height + 8, ..same }, true, false);
+                tiles(kernel, &Layer { rows: (0, 1, 2), outputs: height.max(2) - 1, ..same }, false);
+                tiles(kernel, &Layer { rows: (-5, 1, 3), outputs: height + 8, ..same }, true);
             }
         }
     }
@@ -84,7 +84,7 @@ fn tiles_are_sums_over_channels_and_taps() {
 }
 
 /// Runs all positions of a layer in two calls. Rows of the destination are some elements apart.
-fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool, is_finite: bool) {
+fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool) {
     let &Layer { height, outputs, width, rows, columns } = layer;
     // Neighbouring taps see planes of their own, as they do with strides: four for each channel.
     let (mr, plane) = (kernel.mr(), height * width);
@@ -102,7 +102,7 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool,
     // The first call may end within a tile.
     let count = len.div_ceil(kernel.lanes());
     for (first, vectors) in [(0, count / 2), (count / 2, count - count / 2)] {
-        let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::lines(&x), first, vectors };
+        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::lines(&x), first, vectors };
         let mut y = Dest::from_slice(&mut y);
         let from = first * kernel.lanes();
         kernel.run(&input, &mut y.from(from), ldy, &epilogue.from(from));
@@ -146,25 +146,12 @@ fn padding_is_zero_whatever_lies_there() {
         let (w, zeros) = (vec![T::ONE; kernel.mr()], vec![T::ZERO; kernel.mr()]);
         let vectors = (width * height).div_ceil(kernel.lanes());
         let epilogue = Epilogue { bias: &zeros, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
-        for is_finite in [true, false] {
-            let mut y = vec![T::ZERO; kernel.mr() * width * height];
-            let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::NONE, first: 0, vectors };
-            kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
-            for (i, got) in y.iter().enumerate() {
-                let want = if i % width == 0 { 0.0 } else { 1.0 };
-                assert_eq!(got.to_f64(), want, "{kernel:?}, finite {is_finite}, element {i}");
-            }
-        }
-        // An infinite weight makes padding NaN, and everything else infinite.
-        let (w, x) = (vec![T::INFINITY; kernel.mr()], vec![T::ONE; width * height]);
         let mut y = vec![T::ZERO; kernel.mr() * width * height];
-        let input = FlatInput { taps: &taps, w: &w, is_finite: false, x: &x, ahead: Ahead::NONE, first: 0, vectors };
+        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::NONE, first: 0, vectors };
         kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
         for (i, got) in y.iter().enumerate() {
-            assert!(
-                if i % width == 0 { got.to_f64().is_nan() } else { *got == T::INFINITY },
-                "{kernel:?}, element {i}"
-            );
+            let want = if i % width == 0 { 0.0 } else { 1.0 };
+            assert_eq!(got.to_f64(), want, "{kernel:?}, element {i}");
         }
     }
     for_each_kernel!(check);
@@ -201,7 +188,6 @@ fn short_slices_are_refused() {
                 let input = FlatInput {
                     taps,
                     w: &w,
-                    is_finite: true,
                     x: &x,
                     ahead: Ahead::NONE,
                     first,

@@ -102,7 +102,7 @@ fn a_tile_that_is_finished_in_place_has_no_residual() {
 }
 
 #[test]
-#[should_panic(expected = "one bias a row")]
+#[should_panic(expected = "too few biases")]
 fn a_tile_that_is_finished_in_place_has_a_bias_for_each_row() {
     let kernel = &spatial_kernels::<f32>(Isa::Portable)[0];
     let mut tile = vec![0.0; kernel.mr() * kernel.nr()];
@@ -154,7 +154,8 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
     let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
     let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
     let rows = RowOffsets::packed(depth, nr);
-    kernel.finish(
+    kernel.activate_panels(
+        1,
         &a,
         &b,
         rows.rows(0..depth),
@@ -166,6 +167,7 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
         &map,
         0,
         &epilogue,
+        None,
     );
     let mut expected = vec![None; mr * ldy];
     for i in 0..mr {
@@ -283,8 +285,8 @@ fn slices_too_short_for_spatial_tiles_are_refused() {
         let [a, b, mut tile, mut y, bias, residual] = lengths.map(|len| vec![1.0; len]);
         let rows = RowOffsets::packed(depth, nr);
         let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: 0.0, hi: 9.0 };
-        let dest = &mut Dest::from_slice(&mut y);
-        kernel.finish(&a, &b, rows.rows(0..depth), Ahead::NONE, &mut tile, false, dest, ldy, &map, 0, &epilogue);
+        let (dest, koff, ahead) = (&mut Dest::from_slice(&mut y), rows.rows(0..depth), Ahead::NONE);
+        kernel.activate_panels(1, &a, &b, koff, ahead, &mut tile, false, dest, ldy, &map, 0, &epilogue, None);
     };
     call(lengths);
     let reasons = [
@@ -292,7 +294,7 @@ fn slices_too_short_for_spatial_tiles_are_refused() {
         "the rows of B end beyond its slice",
         "the tile is too short",
         "the destination is too short",
-        "one bias a row",
+        "too few biases",
         "the residual is too short",
     ];
     for (i, reason) in reasons.into_iter().enumerate() {
@@ -477,8 +479,9 @@ fn spatial_panels<T: Real>(kernel: &SpatialKernel<T>, depth: usize, panels: usiz
         let residual = with_residual.then_some(&residual[row * ldy..]);
         let epilogue = Epilogue { bias: &bias[row..], residual: residual.into(), lo, hi };
         let mut y = Dest::from_slice(&mut y[row * ldy..]);
-        let (koff, ahead, mut tile) = (koff.rows(0..depth), Ahead::lines(&b), vec![T::ZERO; mr * nr]);
-        kernel.finish_panels(panels, &a[row * depth..], &b, koff, ahead, &mut tile, &mut y, ldy, &map, 1, &epilogue);
+        let (koff, ahead, tile) = (koff.rows(0..depth), Ahead::lines(&b), &mut vec![T::ZERO; mr * nr]);
+        let a = &a[row * depth..];
+        kernel.activate_panels(panels, a, &b, koff, ahead, tile, false, &mut y, ldy, &map, 1, &epilogue, None);
     };
     let untouched = vec![T::from_f64(UNTOUCHED); rows * ldy + map.end()];
     let (mut together, mut each) = (untouched.clone(), untouched.clone());
@@ -548,7 +551,8 @@ fn panels_that_do_not_fit_are_refused() {
             (RowOffsets::packed(2, nr), StoreMap::contiguous(nr, kernel.lanes()), vec![0.0; mr * nr]);
         let (koff, mut y) = (koff.rows(0..2), Dest::from_slice(&mut y));
         let call = std::panic::AssertUnwindSafe(|| {
-            kernel.finish_panels(panels, &a, &b, koff, Ahead::NONE, &mut tile, &mut y, nr, &map, 0, &epilogue);
+            let (ahead, tile, y) = (Ahead::NONE, &mut tile, &mut y);
+            kernel.activate_panels(panels, &a, &b, koff, ahead, tile, false, y, nr, &map, 0, &epilogue, None);
         });
         let panic = std::panic::catch_unwind(call).err();
         panic.map(|panic| *panic.downcast_ref::<&str>().expect("a message without values"))
@@ -559,7 +563,7 @@ fn panels_that_do_not_fit_are_refused() {
     let rules = [
         "the panels of A are too short",
         "the destination is too short",
-        "one bias a row",
+        "too few biases",
         "the residual is too short",
     ];
     for (short, rule) in rules.into_iter().enumerate() {
@@ -582,19 +586,8 @@ fn nan_passes_the_clamp() {
                 let epilogue = Epilogue { bias: &bias, residual: residual.as_deref().into(), lo: 0.0, hi: 6.0 };
                 let (rows, map) = (RowOffsets::packed(1, nr), StoreMap::contiguous(nr, kernel.lanes()));
                 let mut dest = Dest::from_slice(&mut y);
-                kernel.finish(
-                    &a,
-                    &b,
-                    rows.rows(0..1),
-                    Ahead::NONE,
-                    &mut vec![0.0; mr * nr],
-                    false,
-                    &mut dest,
-                    nr,
-                    &map,
-                    0,
-                    &epilogue,
-                );
+                let (koff, ahead, tile) = (rows.rows(0..1), Ahead::NONE, &mut vec![0.0; mr * nr]);
+                kernel.activate_panels(1, &a, &b, koff, ahead, tile, false, &mut dest, nr, &map, 0, &epilogue, None);
                 assert!(y.iter().all(|y| y.is_nan()), "{kernel:?}");
             }
         }

@@ -68,7 +68,9 @@ impl<A: Compute> Native<A> {
             if !accumulate {
                 let rows = self.tiles.panels.rows(&run);
                 let (a, mut y) = (&packed[rows.start * k..rows.end * k], Dest::from_slice(&mut c[rows.start * ld..]));
-                return kernel.finish_panels(run.len(), a, b, koff, ahead, tile, &mut y, ld, map, vector, &epilogue);
+                let panels = run.len();
+                return kernel
+                    .activate_panels(panels, a, b, koff, ahead, tile, false, &mut y, ld, map, vector, &epilogue, None);
             }
             for panel in run {
                 let row = self.tiles.panels.start(panel);
@@ -79,7 +81,7 @@ impl<A: Compute> Native<A> {
                     tile.copy_from_slice(&sums[..kernel.nr()]);
                 }
                 let mut y = Dest::from_slice(c);
-                kernel.finish(a, b, koff, ahead, tile, true, &mut y, ld, map, vector, &epilogue);
+                kernel.activate_panels(1, a, b, koff, ahead, tile, true, &mut y, ld, map, vector, &epilogue, None);
             }
         });
     }

@@ -97,6 +97,11 @@ pub(crate) struct Images {
 }
 
 impl Images {
+    /// One of the images of a tensor.
+    pub(crate) fn get<'a, T>(&self, tensor: &'a [T], image: usize) -> &'a [T] {
+        &tensor[image * self.stride..][..self.len]
+    }
+
     /// Elements from the first image's beginning to the last one's end.
     pub(crate) fn span(&self) -> usize {
         self.checked_span().expect("images are within a slice")

@@ -143,7 +143,7 @@ impl Exact {
         let (plane, position) = (index / geometry.output_spatial(), index % geometry.output_spatial());
         let (n, m) = (plane / geometry.out_channels, plane % geometry.out_channels);
         let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
-        let first = n * geometry.in_channels + m / m_group * c_group;
+        let first = geometry.input_offset(n, m / m_group * c_group, 0);
         // Channels are `step` filters apart, from filter `filter` on.
         let (filter, step) = match geometry.op {
             Op::Conv => (m * c_group, 1),
@@ -162,7 +162,7 @@ impl Exact {
         let mut sum = 0.0;
         for_each_tap(&self.axes, position, (0, 0), &mut |tap, source| {
             for c in 0..c_group {
-                sum += x((first + c) * spatial + source) * w((filter + c * step) * taps + tap);
+                sum += x(first + c * spatial + source) * w((filter + c * step) * taps + tap);
             }
         });
         sum + bias

@@ -56,6 +56,9 @@ pub(crate) struct PaddedPlanes {
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
+    /// The same without the padding before and behind a row of X, and how many elements of each phase
+    /// are left. None where slabs have parts of rows.
+    within: Option<(Vec<PhasePick>, usize)>,
     rows: Vec<PlaneRow>,
     /// For each row, the element of X that it is on each axis before the last, in the first slab.
     places: Vec<isize>,
@@ -141,6 +144,24 @@ fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
         offsets.push(number * plane + shift);
     });
     offsets
+}
+
+/// The phases of a row without its padding, and how many elements of each are left. A row of a phase
+/// has `span` elements, and is `pitch` elements from the next one. None if a phase would reach into
+/// it.
+fn phases_within(axis: &Axis, phases: &[PhasePick], span: usize, pitch: usize) -> Option<(Vec<PhasePick>, usize)> {
+    // The first element that is not padding.
+    let from = |phase: &PhasePick| axis.pad_begin.saturating_sub(phase.offset).div_ceil(axis.stride);
+    let begins = || phases.iter().map(from);
+    let (least, most) = (begins().min()?, begins().max()?);
+    let len = axis.input.div_ceil(axis.stride).min(span.saturating_sub(least));
+    let pick = |phase: &PhasePick| PhasePick {
+        offset: phase.offset + from(phase) * axis.stride - axis.pad_begin,
+        dst: phase.dst + from(phase),
+    };
+    let mut within: Vec<_> = phases.iter().map(pick).collect();
+    within.sort_unstable_by_key(|phase| phase.offset);
+    (most + len <= pitch).then_some((within, len))
 }
 
 /// Positions of a slab along axis `i`.
@@ -329,9 +350,15 @@ impl PaddedPlanes {
             .map(|tap| PhasePick { offset: place(&axes[last], tap).0, dst: tap * plane })
             .collect();
         along.sort_unstable_by_key(|phase| phase.offset);
+        let row = match last {
+            _ if positions_on(&axes, cut, last) < axes[last].output => 0,
+            0 => spans[0],
+            _ => pitches[last - 1],
+        };
+        let within = phases_within(&axes[last], &along, spans[last], row);
         let taps = tap_offsets(&axes, plane, &pitches);
         let (rows, places) = (Vec::new(), Vec::new());
-        let mut new = Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, rows, places };
+        let mut new = Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, within, rows, places };
         new.list_rows(plane);
         new
     }
@@ -412,6 +439,16 @@ impl PaddedPlanes {
         at
     }
 
+    /// Where the view of a tap begins in the planes of a channel.
+    pub(crate) fn tap_offset(&self, tap: usize) -> usize {
+        self.taps[tap]
+    }
+
+    /// Elements from one row to the next, of two axes or more.
+    pub(crate) fn row_pitch(&self) -> usize {
+        self.pitches[self.pitches.len() - 2]
+    }
+
     /// The row offsets of a block of K with `block` channels: for each tap, those of the
     /// channels.
     pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
@@ -455,7 +492,7 @@ impl PaddedPlanes {
     }
 
     /// The rows that a slab fills in the planes of a channel, and where they come from.
-    fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = RowPick> + 'a {
+    pub(crate) fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = RowPick> + 'a {
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
         rows.map(|(number, row)| RowPick { src: self.source(number, slab), dst: row.at })
     }
@@ -464,22 +501,64 @@ impl PaddedPlanes {
     pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
         let begin = self.range(slab, last).start * self.axes[last].stride;
+        let first = self.first[last].wrapping_add_unsigned(begin);
+        let picks = Picks { first, phases: &self.phases, len: self.spans[last], ..self.picks(planes.len()) };
+        pick_rows(isa, x, &picks, self.rows(slab), planes);
+    }
+
+    /// Does the same as [`fill`](Self::fill) in planes whose padding beside rows of X is zero already. The
+    /// rows of the slab are `rows`, if they are listed.
+    pub(crate) fn fill_within<T: Element>(
+        &self,
+        isa: Isa,
+        slab: &Slab,
+        rows: &[RowPick],
+        x: &[T],
+        planes: &mut [T::Acc],
+    ) {
+        let Some((phases, len)) = &self.within else { return self.fill(isa, slab, x, planes) };
+        let picks = Picks { phases, len: *len, rows, ..self.picks(planes.len()) };
+        if rows.is_empty() {
+            return pick_rows(isa, x, &picks, self.rows(slab), planes);
+        }
+        pick(isa, x, &picks, planes);
+    }
+
+    /// What all copies into planes of `len` elements in all have in common.
+    fn picks(&self, len: usize) -> Picks<'_> {
+        let last = self.axes.len() - 1;
         // The product wraps for axes without elements. Then no row has a source.
         let src_pitch = self.axes.iter().fold(1_usize, |n, axis| n.wrapping_mul(axis.input));
-        let channels = planes.len() / self.channel_len;
-        let picks = Picks {
-            planes: channels,
+        let planes = len / self.channel_len;
+        Picks {
+            planes,
             src_pitch,
             dst_pitch: self.channel_len,
             rows: &[],
             width: self.axes[last].input,
-            first: self.first[last].wrapping_add_unsigned(begin),
+            first: 0,
             stride: self.axes[last].stride,
-            phases: &self.phases,
-            len: self.spans[last],
-            ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
-        };
-        pick_rows(isa, x, &picks, self.rows(slab), planes);
+            phases: &[],
+            len: 0,
+            ahead: if planes < FETCHED_CHANNELS { 0 } else { src_pitch },
+        }
+    }
+
+    /// For each element of a channel of X, where it goes in the planes of the only slab; `spare` for those
+    /// that no tap reads.
+    pub(crate) fn places_of_elements(&self, spare: usize) -> Vec<usize> {
+        let last = self.axes.len() - 1;
+        let mut places = vec![spare; self.axes.iter().map(|axis| axis.input).product()];
+        for RowPick { src, dst } in self.rows(&self.slab(0)) {
+            let Some(src) = src else { continue };
+            for (phase, i) in self.phases.iter().flat_map(|phase| (0..self.spans[last]).map(move |i| (phase, i))) {
+                let x = self.first[last].wrapping_add_unsigned(phase.offset + i * self.axes[last].stride);
+                if let Some(x) = usize::try_from(x).ok().filter(|x| *x < self.axes[last].input) {
+                    places[src + x] = dst + phase.dst + i;
+                }
+            }
+        }
+        places
     }
 
     /// Where the row of X begins that a row of a slab's planes copies. None if that is padding.
@@ -499,7 +578,6 @@ impl PaddedPlanes {
 const ROWS_AT_A_TIME: usize = 32;
 
 /// Copies the phases of `rows`. All else is as `picks` says, whose own rows are not used.
-#[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
 pub(crate) fn pick_rows<T: Element>(
     isa: Isa,
     x: &[T],
@@ -507,21 +585,25 @@ pub(crate) fn pick_rows<T: Element>(
     rows: impl Iterator<Item = RowPick>,
     planes: &mut [T::Acc],
 ) {
-    let kernel = weave_kernels::<T::Acc>(isa).first();
     let mut rows = rows.peekable();
     let mut some = [RowPick::default(); ROWS_AT_A_TIME];
     while rows.peek().is_some() {
         let count = some.iter_mut().zip(&mut rows).map(|(some, row)| *some = row).count();
-        let picks = Picks { rows: &some[..count], ..*picks };
-        match (T::as_acc(x), kernel) {
-            (Some(x), Some(kernel)) => kernel.pick(x, &picks, planes),
-            // A vector is converted in about the time of one element. Of long strides, few elements are
-            // picked.
-            (None, Some(kernel)) if (2..=kernel.lanes() * picks.phases.len()).contains(&picks.stride) => {
-                pick_converted(isa, kernel, x, &picks, planes);
-            }
-            _ => convert(isa, x, &picks, planes),
+        pick(isa, x, &Picks { rows: &some[..count], ..*picks }, planes);
+    }
+}
+
+/// As [`WeaveKernel::pick`], for elements of any type.
+#[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
+pub(crate) fn pick<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
+    match (T::as_acc(x), weave_kernels::<T::Acc>(isa).first()) {
+        (Some(x), Some(kernel)) => kernel.pick(x, picks, planes),
+        // A vector is converted in about the time of one element. Of long strides, few elements are
+        // picked.
+        (None, Some(kernel)) if (2..=kernel.lanes() * picks.phases.len()).contains(&picks.stride) => {
+            pick_converted(isa, kernel, x, picks, planes);
         }
+        _ => convert(isa, x, picks, planes),
     }
 }
 
@@ -546,7 +628,8 @@ fn pick_converted<T: Element>(
         let first = picks.first.saturating_add_unsigned(begin * picks.stride);
         let within = |at: isize| usize::try_from(at).unwrap_or(0).min(picks.width);
         let seen = within(first)..within(first.saturating_add_unsigned(len * picks.stride));
-        let rows_at_once = CONVERTED_ELEMENTS.checked_div(seen.len()).unwrap_or(ROWS_AT_A_TIME);
+        let rows_at_once =
+            CONVERTED_ELEMENTS.checked_div(seen.len()).map_or(ROWS_AT_A_TIME, |rows| rows.min(ROWS_AT_A_TIME));
         for rows in picks.rows.chunks(rows_at_once) {
             let mut here = [RowPick::default(); ROWS_AT_A_TIME];
             for (i, (here, row)) in here.iter_mut().zip(rows).enumerate() {

@@ -3,12 +3,11 @@
 //!
 //! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
 //! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
-//! [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition, and so is everything if a weight
-//! is not finite.
+//! [`UpsampleKernel::LEAST_WIDTH`] are left to [`exact`].
 //!
-//! A unit of work is a band of output rows of one channel of one image; with one thread, a band has
-//! all rows. A task's scratch holds the rows of X that a band sees, where X is of a 16-bit type,
-//! and the band's sums, where kernels cannot store into Y.
+//! A unit of work is a chunk of output rows of one channel of one image; with one thread, a chunk has
+//! all rows. A task's scratch holds the rows of X that a chunk sees, where X is of a 16-bit type,
+//! and the chunk's sums, where kernels cannot store into Y.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -16,9 +15,10 @@ use core::ops::{Range, RangeInclusive};
 
 use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
-use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, activation_kernel};
+use convoke_kernels::{Dest, Isa, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
+use super::exact;
 use super::layout::WeightLayout;
 use super::shares::TASKS_PER_THREAD;
 use super::sink::Finish;
@@ -28,7 +28,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, reference};
+use crate::{Axis, Geometry};
 
 /// Taps along each axis for which there are kernels.
 const TAPS: RangeInclusive<usize> = 2..=5;
@@ -40,18 +40,18 @@ const STRIDE: usize = 2;
 /// two such numbers, which must not overflow.
 const MOST_PLACES: usize = UpsampleKernel::<f32>::MOST_PLACES;
 
-/// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache,
+/// Bytes of the sums of a chunk where kernels cannot store into Y: they stay in the L1 cache,
 /// beside X's rows.
-fn band_bytes(machine: &Machine) -> usize {
+fn chunk_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
 /// Bytes of a task's scratch, at most, so that long rows do not take memory without limit.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Output rows of a band, at least, where a channel is cut into bands: the first rows of a band
-/// read rows of X that the band before has read as well.
-const LEAST_BAND_ROWS: usize = 8;
+/// Output rows of a chunk, at least, where a channel is cut into chunks: the first rows of a chunk
+/// read rows of X that the chunk before has read as well.
+const LEAST_CHUNK_ROWS: usize = 8;
 
 /// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
 /// with 2 to 5 taps: as many along both axes, or along W alone.
@@ -85,71 +85,68 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let (h, w) = last_axes(geometry)?;
+    if w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH {
+        // Such rows are not worth kernels, but packed weights have to serve every size.
+        return Ok(exact::offer(request));
+    }
     let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
     let kernel = upsample_kernels::<T::Acc>(request.isa())
         .iter()
         .find(serves)
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
-    let bands = UpsampleBands::new(request, (&h, &w), finish.is_direct(), most_bytes);
+    let chunks = UpsampleChunks::new(request, (&h, &w), finish.is_direct(), most_bytes);
 
     let mut scratch = Ledger::default();
-    let seen = if T::DIRECT { 0 } else { rows_seen(&h, bands.rows) * w.input };
-    let sums = if finish.is_direct() { 0 } else { bands.rows * w.output };
+    let seen = if T::DIRECT { 0 } else { rows_seen(&h, chunks.rows) * w.input };
+    let sums = if finish.is_direct() { 0 } else { chunks.rows * w.output };
     if (seen + sums) * size_of::<T::Acc>() > MOST_BYTES {
         return Err(alloc::format!("rows of X and of the output exceed {MOST_BYTES} bytes"));
     }
     let (seen, sums) = (scratch.book("rows of X", seen), scratch.book("sums", sums));
-    // Shorter rows are not worth kernels, but weights that are packed for this algorithm have to
-    // serve every size.
-    let is_short = w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH;
     let recipe = Recipe {
         kernel: kernel.name(),
         details: alloc::format!(
             "{}, {} of {}, {} in all",
             kernel.name(),
-            Count(bands.count, "band"),
-            Count(bands.rows, "row"),
-            Count(bands.units(), "unit")
+            Count(chunks.count, "chunk"),
+            Count(chunks.rows, "row"),
+            Count(chunks.units(), "unit")
         ),
         layout: WeightLayout::AsGiven,
         packed_len: geometry.weight_len(),
-        tasks: bands.tasks,
+        tasks: chunks.tasks,
         scratch,
-        work: if is_short {
-            request.machine.work(Item::NaiveFmas, geometry.macs() as f64)
-        } else {
-            bands.work(request.machine, (&h, &w), kernel.lanes(), finish.is_direct())
-        },
+        work: chunks.work(request.machine, (&h, &w), kernel.lanes()),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (geometry, isa) = (geometry.clone(), request.isa());
-        Box::new(Upsample { geometry, isa, finish, kernel, h, w, is_short, bands, seen, sums })
+        Box::new(Upsample { geometry, isa, finish, kernel, h, w, chunks, seen, sums })
     });
     Ok(Offer { recipe, build })
 }
 
-/// How Y is cut: each channel of each image into bands of rows, and the bands into tasks.
+/// How Y is cut: each channel of each image into chunks of rows, and the chunks into tasks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct UpsampleBands {
+struct UpsampleChunks {
     /// Channels of all images.
     channels: usize,
-    /// Output rows of a band, and bands of a channel.
+    /// Output rows of a chunk, and chunks of a channel.
     rows: usize,
     count: usize,
     tasks: usize,
 }
 
-impl UpsampleBands {
+impl UpsampleChunks {
     /// A channel is cut where there are too few channels for the threads, and where sums that
     /// kernels cannot store into Y should stay in a cache; the sums take at most `most_bytes`.
     fn new<T: Element>(request: &Request<'_, T>, (h, w): (&Axis, &Axis), is_direct: bool, most_bytes: usize) -> Self {
         let channels = request.geometry.batch * request.geometry.group;
         let tasks = TASKS_PER_THREAD * request.threads;
-        let bands = if request.threads == 1 { 1 } else { tasks.div_ceil(channels) };
-        let mut rows = h.output.div_ceil(bands).max(LEAST_BAND_ROWS);
+        let chunks = if request.threads == 1 { 1 } else { tasks.div_ceil(channels) };
+        let mut rows = h.output.div_ceil(chunks).max(LEAST_CHUNK_ROWS);
         if !is_direct {
-            rows = rows.min(band_bytes(request.machine).min(most_bytes) / (w.output * size_of::<T::Acc>()));
+            rows = rows.min(chunk_bytes(request.machine).min(most_bytes) / (w.output * size_of::<T::Acc>()));
         }
         let rows = rows.clamp(1, h.output);
         let count = h.output.div_ceil(rows);
@@ -161,13 +158,12 @@ impl UpsampleBands {
     }
 
     /// What all tasks take.
-    fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize, is_direct: bool) -> Work {
+    fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize) -> Work {
         // A step makes the phases of rows, of a pair of vectors each.
         let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
-        let stores = if is_direct { 1.0 } else { machine.prices().upsample_staged };
         let step = machine.work(Item::ArithmeticCycles, (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
-            + machine.work(Item::UpsampledPairs, stores * h.stride as f64);
-        let channel = step * steps as f64 + machine.work(Item::UpsampledBands, self.count as f64);
+            + machine.work(Item::StoredVectors, 2.0 * h.stride as f64);
+        let channel = step * steps as f64 + machine.work(Item::KernelCalls, self.count as f64);
         channel * self.channels as f64 + machine.work(Item::Tasks, 1.0)
     }
 }
@@ -179,10 +175,8 @@ struct Upsample<T: Element> {
     kernel: &'static UpsampleKernel<T::Acc>,
     h: Axis,
     w: Axis,
-    /// Whether rows of X are too short for the kernel.
-    is_short: bool,
-    bands: UpsampleBands,
-    /// The rows of X that a band sees, and its sums.
+    chunks: UpsampleChunks,
+    /// The rows of X that a chunk sees, and its sums.
     seen: Piece<T::Acc>,
     sums: Piece<T::Acc>,
 }
@@ -190,19 +184,19 @@ struct Upsample<T: Element> {
 impl<T: Element> Upsample<T> {
     /// The channel, counted over the images, and the output rows of a unit.
     fn unit(&self, unit: usize) -> (usize, Range<usize>) {
-        let UpsampleBands { rows, count, .. } = self.bands;
-        let (channel, band) = (unit / count, unit % count);
-        (channel, band * rows..((band + 1) * rows).min(self.h.output))
+        let UpsampleChunks { rows, count, .. } = self.chunks;
+        let (channel, chunk) = (unit / count, unit % count);
+        (channel, chunk * rows..((chunk + 1) * rows).min(self.h.output))
     }
 
     /// What a task computes: output rows of some channels of one image at a time. These are as many
-    /// whole channels as there are, or a band of one channel.
+    /// whole channels as there are, or a chunk of one channel. Of a 16-bit type they are those of one.
     fn parts(&self, task: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-        let mut units = share(self.bands.units(), self.bands.tasks, task);
+        let mut units = share(self.chunks.units(), self.chunks.tasks, task);
         core::iter::from_fn(move || {
             let (plane, rows) = self.unit(units.next()?);
             let mut planes = plane..plane + 1;
-            if self.bands.count == 1 {
+            if self.chunks.count == 1 && T::DIRECT {
                 planes.end = units.end.min((plane / self.geometry.group + 1) * self.geometry.group);
                 units.start = planes.end;
             }
@@ -229,53 +223,31 @@ impl<T: Element> Upsample<T> {
         };
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, rows.len() * w.output).times(planes.len(), out_spatial)];
-        if let Some(x) = T::as_acc(&io.x[planes.start * spatial..])
-            && let Some(()) = sink.direct(at, &io.bias[channels], stores, |mut y, epilogue| {
+        let (x, bias) = (&io.x[planes.start * spatial..], &io.bias[channels]);
+        let stored = T::as_acc(x).and_then(|x| {
+            sink.direct(at, bias, stores, |mut y, epilogue| {
                 self.kernel.run(&self.input(planes.len(), x, h.input, weights), &mut y, &output, &epilogue);
             })
-        {
+        });
+        if stored.is_some() {
             return;
         }
-        // The rows of X that the band sees: the kernel gets no others.
+        // X is of a 16-bit type, and there is one plane. The rows that the chunk sees are converted: the
+        // kernel gets no others.
         let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(top, h.input);
         output.row -= top * h.stride;
-        for (i, plane) in planes.enumerate() {
-            let x = &io.x[plane * spatial..][top * w.input..end * w.input];
-            let x = match T::as_acc(x) {
-                Some(x) => x,
-                None => {
-                    stream::widen(self.isa, x, &mut seen[..x.len()]);
-                    &seen[..x.len()]
-                }
-            };
-            let input = self.input(1, x, end - top, &weights[i * taps..(i + 1) * taps]);
-            let sums = &mut sums[..rows.len() * w.output];
-            let epilogue = sink.staging(&io.bias[first + i..=first + i]);
-            self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &epilogue);
-            sink.staged_row(sums, at + i * out_spatial);
-        }
+        let (x, sums) = (&x[top * w.input..end * w.input], &mut sums[..rows.len() * w.output]);
+        let seen = &mut seen[..x.len()];
+        stream::widen(self.isa, x, seen);
+        let input = self.input(1, seen, end - top, weights);
+        self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &sink.staging(bias));
+        sink.staged_row(sums, at);
     }
 
     /// What a call reads: the first `height` rows of `planes` channels, from `x` on.
     fn input<'a>(&self, planes: usize, x: &'a [T::Acc], height: usize, w: &'a [T::Acc]) -> UpsampleInput<'a, T::Acc> {
         UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
-    }
-
-    /// Computes outputs by the definition. Kernels cannot if rows are short, or if a weight is not
-    /// finite: they multiply taps that have no input by zero.
-    fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
-        let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
-        for plane in planes {
-            let bias = io.bias[plane % self.geometry.out_channels].to_f64();
-            let first = plane * self.geometry.output_spatial();
-            for index in first + rows.start * self.w.output..first + rows.end * self.w.output {
-                let x = |at: usize| io.x[at].to_acc().to_f64();
-                let sum = reference::sum(&self.geometry, index, bias, x, |at| io.weights[at].to_f64());
-                let residual = io.residual_at(index).to_f64();
-                io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
-            }
-        }
     }
 }
 
@@ -291,7 +263,7 @@ fn rows_seen(axis: &Axis, outputs: usize) -> usize {
 
 impl<T: Element> Split for Upsample<T> {
     fn tasks(&self) -> usize {
-        self.bands.tasks
+        self.chunks.tasks
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
@@ -317,11 +289,7 @@ impl<T: Element> Lowering<T> for Upsample<T> {
         let mut arena = Arena::new(scratch);
         let (seen, sums) = (arena.get(self.seen), arena.get(self.sums));
         for (planes, rows) in self.parts(task) {
-            if self.is_short {
-                self.define(io, planes, rows);
-            } else {
-                self.planes(io, planes, rows, [&mut *seen, &mut *sums]);
-            }
+            self.planes(io, planes, rows, [&mut *seen, &mut *sums]);
         }
     }
 }

@@ -20,6 +20,8 @@ pub use convoke_kernels::isa::{Absence, Isa, ParseIsaError};
 pub(crate) use prices::Prices;
 pub(crate) use work::{Item, Kind, Work};
 
+use crate::exec::Line;
+
 /// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`, in
 /// upper or lower case.
 ///
@@ -184,12 +186,6 @@ impl Machine {
         }
     }
 
-    /// How much longer copies of rows take where only every `stride`-th element is taken: strides
-    /// of 1 and 2 are copied in whole vectors.
-    pub(crate) fn strided_copy(&self, stride: usize) -> f64 {
-        if stride > 2 { self.prices.strided_copy } else { 1.0 }
-    }
-
     /// Estimated cycles of one step of K. They are the time of its multiply-adds or of its loads,
     /// whichever is longer, and at least the latency: enough multiply-adds must be in flight.
     pub(crate) fn tile_cycles(&self, fmas: usize, loads: usize) -> f64 {
@@ -198,11 +194,18 @@ impl Machine {
         self.longest_cycles(fmas as f64, load_slots, self.fma_latency_cycles) + self.prices.step_cycles
     }
 
+    /// Slots of a load port for a vector of `lanes` elements that begins at any element of a cache
+    /// line: one for each line that it touches.
+    pub(crate) fn crossing_slots<A>(&self, lanes: usize) -> f64 {
+        1.0 + ((lanes - 1) * size_of::<A>()) as f64 / size_of::<Line>() as f64
+    }
+
     /// Estimated cycles of a vector of sums in a direct kernel, in a tile of `rows` rows: `taps`
     /// multiply-adds, and loads that take `load_slots` slots. A row's sum waits after each product
-    /// until it can take the next one. The other rows of the tile use that time.
+    /// until it can take the next one. The other rows of the tile use that time, and the next vector
+    /// half of it.
     pub(crate) fn direct_tile_cycles(&self, taps: f64, load_slots: f64, rows: f64) -> f64 {
-        self.longest_cycles(taps, load_slots, taps * self.prices.direct_wait_cycles / rows)
+        self.longest_cycles(taps, load_slots, taps * (self.fma_latency_cycles / 2.0) / rows)
     }
 
     /// Cycles of multiply-adds, of loads that take `load_slots` slots of the ports, and of waiting

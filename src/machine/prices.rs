@@ -73,14 +73,6 @@ pub(crate) struct Prices {
     pub(crate) summed_tap_cycles: f64,
     /// Cycles to bring such a vector of sums into Y.
     pub(crate) summed_cycles: f64,
-    /// Cycles of `upsample` in addition to its multiply-adds, for each pair of vectors of a row
-    /// of Y: they are interleaved and stored.
-    pub(crate) upsample_cycles: f64,
-    /// Factor on `upsample_cycles` where kernels cannot store sums into Y: the sums go to scratch,
-    /// are loaded and are stored again.
-    pub(crate) upsample_staged: f64,
-    /// Cycles of `upsample` for each channel or band of Y, to set up its rows.
-    pub(crate) upsample_plane_cycles: f64,
 
     /// Cycles that the products of a tile of `transposed` must take for pairs of phases to be stored
     /// from registers. With fewer, what pairs cost is more than they save: panels have no more rows
@@ -128,48 +120,13 @@ pub(crate) struct Prices {
     /// exceed it: they come from memory, and push other layers' weights out.
     pub(crate) far_weights: f64,
 
-    /// Factor on direct kernels of `depthwise` on dense layers. It exceeds 1 for AVX2, which has
-    /// few registers for weights and rows.
-    pub(crate) direct_dense: f64,
-    /// Factor of the same on groups of several channels.
+    /// Factor on the sums of `depthwise` for groups of several channels. It is greater for AVX2, which
+    /// has few registers for weights and rows.
     pub(crate) direct_groups: f64,
-    /// Factor on direct kernels on dense layers that read copies of X: they take longer than
-    /// their arithmetic and loads.
-    pub(crate) direct_copied_dense: f64,
-    /// Slots of a load port for a vector whose shifts cross cache lines, in direct kernels along
-    /// rows.
-    pub(crate) direct_loads: f64,
-    /// Cycles at each product that the sums of a tile's row wait for one another.
-    pub(crate) direct_wait_cycles: f64,
-    /// Cycles of direct kernels to finish a vector of sums.
-    pub(crate) direct_finish_cycles: f64,
-    /// Cycles of direct kernels for each unit of work, in addition to its vectors.
-    pub(crate) direct_unit_cycles: f64,
-    /// Cycles of direct kernels for each row that is copied, in addition to its elements.
-    pub(crate) row_copy_cycles: f64,
-    /// Cycles of direct kernels for each vector that is copied.
-    pub(crate) vector_copy_cycles: f64,
-    /// Factor on copies of rows for direct kernels where a stride is longer than 2, for which
-    /// there are no kernels that copy whole vectors.
-    pub(crate) strided_copy: f64,
     /// Cycles of direct kernels to turn one position of a vector's worth of channels into a
     /// vector, or back.
     pub(crate) gather_cycles: f64,
 
-    /// Factor on the kernels of `grouped`. It exceeds 1 for AVX2, which has few registers for
-    /// weights and rows.
-    pub(crate) grouped: f64,
-    /// Factor on `grouped` where planes of a stride are written for many channels of a group
-    /// before they are read.
-    pub(crate) grouped_strided: f64,
-    /// Channels of a group from which `grouped_strided` holds.
-    pub(crate) grouped_strided_channels: usize,
-    /// Slots of a load port for a vector of X whose shifts cross cache lines, in `grouped`.
-    pub(crate) grouped_loads: f64,
-    /// Cycles to set up a tile of `grouped`: one call computes a run of tiles.
-    pub(crate) grouped_tile_cycles: f64,
-    /// Cycles of `grouped` to finish a vector of sums.
-    pub(crate) grouped_finish_cycles: f64,
     /// Factor, less 1, on the tiles of `grouped` at the borders of planes, where loads have
     /// masks.
     pub(crate) grouped_border: f64,
@@ -199,9 +156,6 @@ const AVX512: Prices = Prices {
     panel_bytes_per_cycle: 16,
     summed_tap_cycles: 0.7,
     summed_cycles: 8.0,
-    upsample_cycles: 3.0,
-    upsample_staged: 3.0,
-    upsample_plane_cycles: 60.0,
     paired_tile_cycles: 600.0,
     im2col_fma_cycles: 1.28,
     im2col_element_cycles: 2.0,
@@ -219,37 +173,15 @@ const AVX512: Prices = Prices {
     l2_share: 0.55,
     l3_share: 0.75,
     far_weights: 1.08,
-    direct_dense: 1.0,
-    direct_groups: 1.0,
-    direct_copied_dense: 1.3,
-    direct_loads: 1.7,
-    direct_wait_cycles: 2.0,
-    direct_finish_cycles: 3.0,
-    direct_unit_cycles: 60.0,
-    row_copy_cycles: 3.0,
-    vector_copy_cycles: 2.0,
-    strided_copy: 2.0,
-    gather_cycles: 10.0,
-    grouped: 1.0,
-    grouped_strided: 1.16,
-    grouped_strided_channels: 16,
-    grouped_loads: 1.9,
-    grouped_tile_cycles: 10.0,
-    grouped_finish_cycles: 2.0,
+    gather_cycles: 6.0,
+    direct_groups: 1.2,
     grouped_border: 0.3,
 };
 
 /// AVX2, measured on the same core. The prices that differ change which algorithm is picked for
 /// grouped layers, for kernels on one axis and for 1x1 kernels.
-const AVX2: Prices = Prices {
-    transposed_store_cycles: 4.5,
-    channel_tiles: 1.11,
-    direct_dense: 1.1,
-    direct_groups: 1.4,
-    grouped: 1.1,
-    transform_cycles: 2.6,
-    ..AVX512
-};
+const AVX2: Prices =
+    Prices { transposed_store_cycles: 4.5, channel_tiles: 1.11, direct_groups: 1.5, transform_cycles: 2.6, ..AVX512 };
 
 /// NEON has AVX-512's prices, because there was no machine to measure on.
 const NEON: Prices = Prices { ..AVX512 };

@@ -53,21 +53,9 @@ pub(crate) enum Item {
     /// without tiles.
     WovenVectors,
     SummedVectors,
-    /// Rows that are copied into planes of the direct lowerings, and vectors of them.
-    CopiedRows,
-    CopiedVectors,
     /// Vectors with channels along their lanes: made from X, and taken apart into Y.
     GatheredVectors,
     SpreadVectors,
-    /// Vectors of sums that `depthwise` finishes, and its units of work.
-    DepthwiseVectors,
-    DepthwiseUnits,
-    /// Vectors of sums that `grouped` finishes, and its tiles.
-    GroupedVectors,
-    GroupedTiles,
-    /// Pairs of vectors of rows of Y that `upsample` loads for and stores, and its bands of rows.
-    UpsampledPairs,
-    UpsampledBands,
     /// Calls of Winograd's transforms: for each channel of a block, and for each row of tiles and vector
     /// of output channels.
     TransformCalls,
@@ -199,16 +187,8 @@ impl Machine {
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
             Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
             Item::SummedVectors => (Kind::Stores, prices.summed_cycles),
-            Item::CopiedRows => (Kind::Copies, prices.row_copy_cycles),
-            Item::CopiedVectors => (Kind::Copies, prices.vector_copy_cycles),
             Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),
             Item::SpreadVectors => (Kind::Stores, prices.gather_cycles),
-            Item::DepthwiseVectors => (Kind::Stores, prices.direct_finish_cycles),
-            Item::DepthwiseUnits => (Kind::Calls, prices.direct_unit_cycles),
-            Item::GroupedVectors => (Kind::Stores, prices.grouped_finish_cycles),
-            Item::GroupedTiles => (Kind::Calls, prices.grouped_tile_cycles),
-            Item::UpsampledPairs => (Kind::Stores, prices.upsample_cycles),
-            Item::UpsampledBands => (Kind::Calls, prices.upsample_plane_cycles),
             Item::TransformCalls => (Kind::Calls, prices.transform_call_cycles),
             Item::PickedElements => (Kind::Copies, prices.pick_cycles),
             Item::TransformedVectors => (Kind::Copies, prices.transform_cycles),

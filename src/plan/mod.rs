@@ -77,7 +77,7 @@ pub struct Plan<T: Element> {
     exact: Once<Method<T>>,
     threads: usize,
     activation: Activation,
-    /// Whether this CPU has the ISA: kernels of another one are descriptions, and panic where
+    /// Whether this CPU has the ISA: kernels of another one panic where
     /// they are called.
     is_runnable: bool,
     machine: Machine,

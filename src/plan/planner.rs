@@ -210,8 +210,7 @@ impl Planner {
     }
 
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that
-    /// packed them. They have the same ISA and layout, and the cheapest of the algorithms that pack
-    /// weights alike.
+    /// packed them. They have the same ISA, and the cheapest of the algorithms that read the layout.
     ///
     /// Another algorithm may be faster at the new size. From half to twice the size, most layers
     /// lose nothing by estimate, and few lose more than a tenth, among them those of three input
@@ -227,9 +226,8 @@ impl Planner {
     ///
     /// The operator, W's shape, group, strides, dilations and the element type must be those that
     /// the weights were packed for. Pads, `auto_pad`, `output_padding` and `output_shape` may differ. A
-    /// [forced](Planner::algorithm) algorithm must pack like theirs. [`plan`](Planner::plan) checks
-    /// this first, and names what differs. Weights that are not all finite are run by `naive`, whatever
-    /// is forced.
+    /// [forced](Planner::algorithm) algorithm must read their layout. Weights that are not all finite are
+    /// run by `naive`, whatever is forced.
     ///
     /// The plan that packed them may leave out taps that see padding alone. Where other taps do
     /// here, the plan reads the weights of the whole kernel.

@@ -1,8 +1,10 @@
 //! Runs: what a run reads and writes, and its checks.
 
+use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use super::{PackedWeights, Plan};
+use crate::Geometry;
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::region::{Images, Region, Target};
@@ -166,15 +168,14 @@ impl<T: Element> Plan<T> {
     pub fn run<'y>(&self, run: Run<'_, 'y, T>) -> Result<&'y mut [T], Error> {
         let Run { x, packed, residual, y, workspace, threads, strides } = run;
         self.check_runnable()?;
-        let geometry = &self.at_once;
-        let x_images = self.images_of_x(x.len(), strides.x)?;
-        let y_images = self.images_of_y("Y", y.len(), strides.y)?;
+        let x_images = self.images("X", x.len(), strides.x, Sizes::OF_X)?;
+        let y_images = self.images("Y", y.len(), strides.y, Sizes::OF_Y)?;
         if !y.is_init() {
             // Elements between images would not be.
             self.check_len("Y", y.len(), self.geometry.output_len(), || self.geometry.output_shape())?;
         }
         let residual_images = match residual {
-            Addend::Tensor(residual) => self.images_of_y("the residual", residual.len(), strides.residual)?,
+            Addend::Tensor(residual) => self.images("the residual", residual.len(), strides.residual, Sizes::OF_Y)?,
             _ => y_images,
         };
         let (method, packed) = self.method_for(packed)?;
@@ -182,71 +183,43 @@ impl<T: Element> Plan<T> {
         let of_thread = method.recipe.scratch.lines();
         let mut own = None;
         let scratch = match workspace {
-            Some((lines, unaligned)) => {
-                self.check_workspace(lines, unaligned, slots, of_thread)?;
-                lines
-            }
+            Some(workspace) => self.checked_scratch(workspace, slots, of_thread)?,
             None => own.insert(Workspace::with_bytes(slots * of_thread * size_of::<Line>())?).lines(),
         };
-        let (weights, bias) = (packed.values(), &*packed.bias);
-        let lowering = &method.lowering;
-        let run = |image: usize, task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
-            let x = &x[image * x_images.stride..][..x_images.len];
+        let (weights, bias, lowering) = (packed.values(), &*packed.bias, &method.lowering);
+        let run = |image: usize, task: usize, y: Region<'_, T>, scratch: &mut [Line]| {
             let residual = match residual {
-                Addend::Tensor(residual) => {
-                    Addend::Tensor(&residual[image * residual_images.stride..][..residual_images.len])
-                }
+                Addend::Tensor(residual) => Addend::Tensor(residual_images.get(residual, image)),
                 other => other,
             };
-            lowering.run(task, &Io { x, weights, bias, residual, y: region }, scratch);
+            lowering.run(task, &Io { x: x_images.get(x, image), weights, bias, residual, y }, scratch);
         };
-        let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explain()));
+        let proven =
+            lowering.proven().unwrap_or_else(|error| panic!("{:?}: {}: {error}", self.geometry, self.explain()));
         Ok(y.fill(&proven, y_images, (threads, slots), (scratch, of_thread), &run))
     }
 
-    fn images_of_x(&self, len: usize, stride: Option<usize>) -> Result<Images, Error> {
-        match stride {
-            Some(stride) => self.images("X", len, self.at_once.input_len(), stride),
-            None => {
-                self.check_len("X", len, self.geometry.input_len(), || self.geometry.input_shape())?;
-                Ok(self.neighbours(self.at_once.input_len()))
-            }
-        }
-    }
-
-    fn images_of_y(&self, name: &str, len: usize, stride: Option<usize>) -> Result<Images, Error> {
-        match stride {
-            Some(stride) => self.images(name, len, self.at_once.output_len(), stride),
-            None => {
-                self.check_len(name, len, self.geometry.output_len(), || self.geometry.output_shape())?;
-                Ok(self.neighbours(self.at_once.output_len()))
-            }
-        }
-    }
-
-    /// What is computed at once, if images are neighbours.
-    fn neighbours(&self, len: usize) -> Images {
-        let count = self.geometry.batch.checked_div(self.at_once.batch).unwrap_or(1);
-        Images { count, len, stride: len }
-    }
-
-    /// The images of a tensor of `len` elements that are a stride apart. `at_once` are the elements that
-    /// are computed at once.
-    fn images(&self, name: &str, len: usize, at_once: usize, stride: usize) -> Result<Images, Error> {
-        let (op, batch) = (self.geometry.op, self.geometry.batch);
+    /// Where the images of a tensor of `len` elements lie.
+    fn images(&self, name: &str, len: usize, stride: Option<usize>, sizes: Sizes) -> Result<Images, Error> {
+        let (op, batch, at_once) = (self.geometry.op, self.geometry.batch, (sizes.len)(&self.at_once));
+        let count = batch.checked_div(self.at_once.batch).unwrap_or(1);
+        let neighbours = Images { count, len: at_once, stride: at_once };
+        let Some(stride) = stride else {
+            self.check_len(name, len, (sizes.len)(&self.geometry), || (sizes.shape)(&self.geometry))?;
+            return Ok(neighbours);
+        };
         let image = at_once.checked_div(self.at_once.batch).unwrap_or(0);
-        let neighbours = self.neighbours(at_once);
         if stride < image {
             bail!(InvalidShape, "{op}: {name} has an image stride of {stride}, an image has {image} elements");
         }
-        if stride != image && batch > 1 && neighbours.count < batch {
+        if stride != image && batch > count {
             bail!(
                 InvalidShape,
                 "{op}: {name} has an image stride of {stride}, and {batch} images of {image} elements are computed \
                  together: plan with separate_images"
             );
         }
-        let images = if neighbours.count < 2 { neighbours } else { Images { stride, ..neighbours } };
+        let images = if count > 1 { Images { stride, ..neighbours } } else { neighbours };
         let Some(needed) = images.checked_span() else {
             bail!(
                 Overflow,
@@ -262,12 +235,30 @@ impl<T: Element> Plan<T> {
         Ok(images)
     }
 
-    fn check_workspace(&self, lines: &[Line], unaligned: usize, slots: usize, of_thread: usize) -> Result<(), Error> {
+    /// The memory of a workspace, if it has enough for some threads.
+    fn checked_scratch<'s>(
+        &self,
+        (lines, unaligned): (&'s mut [Line], usize),
+        slots: usize,
+        of_thread: usize,
+    ) -> Result<&'s mut [Line], Error> {
         let (op, has, needs) = (self.geometry.op, size_of_val(lines), slots * of_thread * size_of::<Line>());
         if has < needs {
             let has = Workspace::description(has, unaligned);
             bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
         }
-        Ok(())
+        Ok(lines)
     }
+}
+
+/// The sizes of X or Y.
+#[derive(Clone, Copy)]
+struct Sizes {
+    len: fn(&Geometry) -> usize,
+    shape: fn(&Geometry) -> Vec<usize>,
+}
+
+impl Sizes {
+    const OF_X: Self = Self { len: Geometry::input_len, shape: Geometry::input_shape };
+    const OF_Y: Self = Self { len: Geometry::output_len, shape: Geometry::output_shape };
 }

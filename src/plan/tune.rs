@@ -124,7 +124,7 @@ pub(super) struct TuningKey<'a> {
 impl fmt::Display for TuningKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { geometry, dtype, isa, threads, accuracy } = self;
-        let Geometry { op, batch, group, in_channels, out_channels, ref axes } = **geometry;
+        let Geometry { op, batch, group, in_channels, out_channels, ref axes, .. } = **geometry;
         let accuracy = match accuracy {
             Accuracy::Strict => "strict",
             Accuracy::Standard => "standard",

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::axis::{AxisName, UnpaddedAxis, narrow};
+use super::geometry::Layout;
 use super::op::{MAX_SIZE, Op};
 use super::padding::{AutoPad, Pads};
 use crate::error::{Error, bail};
@@ -22,6 +23,8 @@ pub(super) struct Attributes {
     pub(super) kernel_shape: Option<Vec<i64>>,
     pub(super) pads: Option<Vec<i64>>,
     pub(super) strides: Option<Vec<i64>>,
+    /// Of X and Y. No attribute of ONNX, but the caller's.
+    pub(super) layouts: [Layout; 2],
 }
 
 impl Attributes {
@@ -36,6 +39,7 @@ impl Attributes {
             kernel_shape: None,
             pads: None,
             strides: None,
+            layouts: [Layout::ChannelsFirst; 2],
         }
     }
 
@@ -50,6 +54,16 @@ impl Attributes {
             11..=21 => Ok(11),
             _ => Ok(22),
         }
+    }
+
+    /// The layouts of X and Y, which an algorithm must have.
+    pub(super) fn layouts(&self) -> Result<[Layout; 2], Error> {
+        for (name, layout) in ["X", "Y"].into_iter().zip(self.layouts) {
+            if layout != Layout::ChannelsFirst {
+                bail!(Unavailable, "{}: the layout of {name} is {layout:?}, must be ChannelsFirst", self.op);
+            }
+        }
+        Ok(self.layouts)
     }
 
     /// Checks the ranks of X and W, and that all dimensions fit `isize`. Returns the number of
@@ -230,6 +244,13 @@ macro_rules! shared_attributes {
             #[must_use]
             pub fn strides(mut self, strides: impl Into<Vec<i64>>) -> Self {
                 self.attributes.strides = Some(strides.into());
+                self
+            }
+
+            /// How X and Y lie in memory; channels first if not called.
+            #[must_use]
+            pub fn layouts(mut self, x: Layout, y: Layout) -> Self {
+                self.attributes.layouts = [x, y];
                 self
             }
 

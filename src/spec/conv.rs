@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::attributes::{Attributes, shared_attributes};
 use super::dtype::DType;
-use super::geometry::Geometry;
+use super::geometry::{Geometry, Layout};
 use super::op::Op;
 use super::padding::{self, AutoPad};
 use crate::error::{Error, bail};
@@ -64,6 +64,7 @@ impl Conv {
     fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
+        let [x_layout, y_layout] = a.layouts()?;
         let spatial = a.spatial_rank(x_shape)?;
         let group = a.group()?;
         self.check_channels(x_shape[1], group)?;
@@ -81,6 +82,8 @@ impl Conv {
             in_channels: x_shape[1],
             out_channels: a.weight_shape[0],
             axes,
+            x_layout,
+            y_layout,
         }
         .bounded()
     }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::attributes::{Attributes, at_least, shared_attributes};
 use super::axis::{AxisName, UnpaddedAxis};
 use super::dtype::DType;
-use super::geometry::Geometry;
+use super::geometry::{Geometry, Layout};
 use super::op::{MAX_SIZE, Op};
 use super::padding::{self, AutoPad};
 use crate::error::{Error, bail};
@@ -97,6 +97,7 @@ impl ConvTranspose {
     fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
+        let [x_layout, y_layout] = a.layouts()?;
         let spatial = a.spatial_rank(x_shape)?;
         let group = a.group()?;
         let out_channels = self.check_channels(x_shape[1], group)?;
@@ -110,8 +111,17 @@ impl ConvTranspose {
                 padding::transposed_axis(&unpadded[i], a.auto_pad, pads[i], output_padding[i], output)
             })
             .collect::<Result<_, _>>()?;
-        Geometry { op: Op::ConvTranspose, batch: x_shape[0], group, in_channels: x_shape[1], out_channels, axes }
-            .bounded()
+        Geometry {
+            op: Op::ConvTranspose,
+            batch: x_shape[0],
+            group,
+            in_channels: x_shape[1],
+            out_channels,
+            axes,
+            x_layout,
+            y_layout,
+        }
+        .bounded()
     }
 
     /// Checks the channels of X and W. Returns M, the output channels of all groups.

@@ -43,6 +43,21 @@ pub struct Geometry {
     pub out_channels: usize,
     /// The spatial axes, outermost first; at least one.
     pub axes: Vec<Axis>,
+    /// How X lies in memory.
+    pub x_layout: Layout,
+    /// How Y lies in memory.
+    pub y_layout: Layout,
+}
+
+/// How a tensor lies in memory.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Layout {
+    /// `(N, C, spatial...)`, as in ONNX.
+    #[default]
+    ChannelsFirst,
+    /// `(N, spatial..., C)`: an error of every layer, because no algorithm has it yet.
+    ChannelsLast,
 }
 
 impl Geometry {
@@ -100,6 +115,18 @@ impl Geometry {
     #[must_use]
     pub fn output_spatial(&self) -> usize {
         saturating(elements(self.output_sizes()))
+    }
+
+    /// Where an element of X lies, by its image, its channel and its position in the channel.
+    #[must_use]
+    pub fn input_offset(&self, image: usize, channel: usize, position: usize) -> usize {
+        (image * self.in_channels + channel) * self.input_spatial() + position
+    }
+
+    /// The same of Y.
+    #[must_use]
+    pub fn output_offset(&self, image: usize, channel: usize, position: usize) -> usize {
+        (image * self.out_channels + channel) * self.output_spatial() + position
     }
 
     /// Taps of the kernel: the product of its spatial sizes.

@@ -675,3 +675,17 @@ fn case_47_unknown_dimensions() {
         expect(result, InvalidShape, &[op, "W", "-1", "axis 1"]);
     }
 }
+
+#[test]
+fn a_layout_that_no_algorithm_has() {
+    use convoke::Layout::{ChannelsFirst, ChannelsLast};
+
+    let refused = |result: Result<convoke::Geometry, Error>| result.unwrap_err().to_string();
+    let conv = Conv::new([2, 2, 3]);
+    assert_eq!(conv.clone().layouts(ChannelsFirst, ChannelsFirst).geometry(&[1, 2, 5]), conv.geometry(&[1, 2, 5]));
+    let message = "Conv: the layout of X is ChannelsLast, must be ChannelsFirst";
+    assert_eq!(refused(conv.layouts(ChannelsLast, ChannelsFirst).geometry(&[1, 2, 5])), message);
+    let conv = ConvTranspose::new([2, 2, 3]);
+    let message = "ConvTranspose: the layout of Y is ChannelsLast, must be ChannelsFirst";
+    assert_eq!(refused(conv.layouts(ChannelsFirst, ChannelsLast).geometry(&[1, 2, 5])), message);
+}

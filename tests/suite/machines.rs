@@ -75,12 +75,13 @@ fn caches_of_other_sizes_are_blocked_for() {
     let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, weights in 1 part");
     assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
 
-    // The planes of a unit are sized by the L1 cache.
+    // So are the planes of direct kernels.
     let conv = Conv::new([32, 1, 5, 5]).group(32).strides([4, 4]).pads([2, 2, 2, 2]);
-    let depthwise = blocking(named("depthwise"), &conv, [1, 32, 112, 112], "at a time");
-    let strips =
-        |count: usize, rows: usize| format!("at a time, {count} strips of {rows} rows, {} units in all", 32 * count);
-    assert_eq!(depthwise, [strips(3, 12), strips(3, 12), strips(2, 15), strips(4, 9)]);
+    let depthwise = blocking(named("depthwise"), &conv, [1, 32, 448, 448], "at a time");
+    let chunks = |count: usize, rows: usize| {
+        format!("at a time, {count} chunks of {} positions, {} units in all", rows * 112, 32 * count)
+    };
+    assert_eq!(depthwise, [chunks(4, 28), chunks(2, 56), chunks(4, 28), chunks(7, 16)]);
 }
 
 /// A slow level 3 cache is asked less often: with larger blocks, the filters are read fewer times.

@@ -104,7 +104,7 @@ fn weights_packed_without_some_taps_serve_other_sizes() {
         (x_shape, geometry)
     });
     let weights = Operands::<f32>::uniform(&inputs[0].1, 5).with_bias(&inputs[0].1);
-    for algorithm in Algorithm::all().map(Some).into_iter().chain([None]) {
+    for algorithm in Algorithm::all().map(Some).chain([None]) {
         for (packed_on, _) in &inputs {
             let planner = algorithm.map_or(Planner::new(), |algorithm| Planner::new().algorithm(algorithm));
             let Ok(plan) = planner.plan::<f32>(conv.clone(), packed_on) else { continue };

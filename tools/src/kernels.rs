@@ -13,8 +13,8 @@ use crate::peak;
 
 /// The streaming passes of `kernels/src/stream.rs`. Each is compiled for every ISA, and for the
 /// types with which it is called.
-pub const PASSES: [&str; 9] =
-    ["Widen", "WidenRows", "WidenStrided", "Narrow", "NarrowRows", "PackRows", "Interleave", "AddBias", "AddAssign"];
+pub const PASSES: [&str; 7] =
+    ["WidenRows", "WidenStrided", "NarrowRows", "PackRows", "Interleave", "AddBias", "AddAssign"];
 
 /// What a tile computes, and what its vectors run along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub enum Op {
 }
 
 impl Op {
-    const ALL: [Self; 6] = [Self::Gemm, Self::Gemmt, Self::Gemmt2, Self::Dw, Self::Dwt, Self::Group];
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Gemm, Self::Gemmt, Self::Gemmt2, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
@@ -48,27 +49,39 @@ impl Op {
         }
     }
 
-    /// The module of its tile lists: `gemm_f32`.
+    /// The module that its tiles are compiled in.
     #[must_use]
-    pub fn module(self, dtype: &str) -> String {
-        let family = match self {
+    pub fn module(self) -> &'static str {
+        match self {
             Self::Gemm | Self::Gemmt | Self::Gemmt2 => "gemm",
             Self::Dw | Self::Dwt => "depthwise",
             Self::Group => "grouped",
-        };
-        format!("{family}_{dtype}")
+        }
+    }
+
+    /// What the name of its kernels says.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Gemm => "gemm",
+            Self::Gemmt => "gemmt",
+            Self::Gemmt2 => "gemmt2",
+            Self::Dw => "dw",
+            Self::Dwt => "dwt",
+            Self::Group => "group",
+        }
+    }
+
+    /// Whether MR stands before NR in the name of its kernels.
+    fn is_mr_first(self) -> bool {
+        !matches!(self, Self::Gemmt | Self::Gemmt2 | Self::Dwt)
     }
 
     /// The name of a tile, such as `f32_gemm_8x48`.
-    fn name(self, dtype: &str, mr: usize, nr: usize) -> String {
-        match self {
-            Self::Gemm => format!("{dtype}_gemm_{mr}x{nr}"),
-            Self::Gemmt => format!("{dtype}_gemmt_{nr}x{mr}"),
-            Self::Gemmt2 => format!("{dtype}_gemmt2_{nr}x{mr}"),
-            Self::Dw => format!("{dtype}_dw_{mr}x{nr}"),
-            Self::Dwt => format!("{dtype}_dwt_{nr}x{mr}"),
-            Self::Group => format!("{dtype}_group_{mr}x{nr}"),
-        }
+    #[must_use]
+    pub fn name(self, dtype: &str, mr: usize, nr: usize) -> String {
+        let (first, second) = if self.is_mr_first() { (mr, nr) } else { (nr, mr) };
+        format!("{dtype}_{}_{first}x{second}", self.word())
     }
 }
 
@@ -139,22 +152,22 @@ pub fn markdown(only: Option<Isa>) -> String {
     let isas = || Isa::ALL.into_iter().filter(|isa| only.is_none_or(|only| only == *isa));
     let tiles: Vec<_> = isas().flat_map(|isa| tiles(isa, None)).collect();
     let mut text = summary(&tiles);
-    text += "\n| ISA | type | Winograd transforms (outputs_taps) | source |\n|---|---|---|---|\n";
+    text += "\n| ISA | type | Winograd transforms (outputs_taps) |\n|---|---|---|\n";
     for isa in isas() {
         text.extend(transforms_row::<f32>(isa));
         text.extend(transforms_row::<f64>(isa));
     }
-    text += "\n| ISA | type | weaving | lanes | source |\n|---|---|---|---:|---|\n";
+    text += "\n| ISA | type | weaving | lanes |\n|---|---|---|---:|\n";
     for isa in isas() {
         text.extend(weaving_rows::<f32>(isa));
         text.extend(weaving_rows::<f64>(isa));
     }
-    text += "\n| ISA | type | depthwise transposed, stride 2 (taps) | lanes | source |\n|---|---|---|---:|---|\n";
+    text += "\n| ISA | type | depthwise transposed, stride 2 (taps) | lanes |\n|---|---|---|---:|\n";
     for isa in isas() {
         text.extend(upsampling_row::<f32>(isa));
         text.extend(upsampling_row::<f64>(isa));
     }
-    text += "\n| ISA | streaming passes | `f16` by | source |\n|---|---|---|---|\n";
+    text += "\n| ISA | streaming passes | `f16` by |\n|---|---|---|\n";
     for isa in isas().filter(|isa| isa.is_available()) {
         text += &passes_row(isa);
     }
@@ -162,14 +175,8 @@ pub fn markdown(only: Option<Isa>) -> String {
 }
 
 fn passes_row(isa: Isa) -> String {
-    let mut sources = String::from("`src/stream.rs`");
-    let conversions = if has_conversions(isa) {
-        sources += &format!(", `{}`", source(isa, "convert"));
-        "own conversions"
-    } else {
-        "`half`"
-    };
-    format!("| {isa} | {} | {conversions} | {sources} |\n", PASSES.join(", "))
+    let conversions = if has_conversions(isa) { "own conversions" } else { "`half`" };
+    format!("| {isa} | {} | {conversions} |\n", PASSES.join(", "))
 }
 
 /// Whether an ISA's folder has conversions of `f16`, which the passes call.
@@ -180,14 +187,11 @@ pub fn has_conversions(isa: Isa) -> bool {
 
 fn transforms_row<T: Real>(isa: Isa) -> Option<String> {
     let names = transforms::<T>(isa);
-    let source = source(isa, &format!("winograd_{}", T::NAME));
-    (!names.is_empty()).then(|| format!("| {isa} | {} | {} | `{source}` |\n", T::NAME, names.join(", ")))
+    (!names.is_empty()).then(|| format!("| {isa} | {} | {} |\n", T::NAME, names.join(", ")))
 }
 
 fn weaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
-    let source = source(isa, "weave");
-    let row = move |name, lanes| format!("| {isa} | {} | {name} | {lanes} | `{source}` |\n", T::NAME);
-    weave_kernels::<T>(isa).iter().map(move |k| row(k.name(), k.lanes()))
+    weave_kernels::<T>(isa).iter().map(move |k| format!("| {isa} | {} | {} | {} |\n", T::NAME, k.name(), k.lanes()))
 }
 
 /// The names of an ISA's kernels for depthwise ConvTranspose, without the prefix up to
@@ -198,30 +202,17 @@ pub fn upsampling<T: Real>(isa: Isa) -> Vec<&'static str> {
 }
 
 fn upsampling_row<T: Real>(isa: Isa) -> Option<String> {
-    let (names, source) = (upsampling::<T>(isa), source(isa, "upsample"));
-    let lanes = upsample_kernels::<T>(isa).first()?.lanes();
-    Some(format!("| {isa} | {} | {} | {lanes} | `{source}` |\n", T::NAME, names.join(", ")))
-}
-
-/// The source file of a module of an ISA.
-fn source(isa: Isa, module: &str) -> String {
-    let folder = match isa {
-        Isa::Portable => "portable",
-        Isa::Neon => "aarch64/neon",
-        Isa::Avx2 => "x86_64/avx2",
-        Isa::Avx512 => "x86_64/avx512",
-        _ => "?",
-    };
-    format!("src/{folder}/{module}.rs")
+    let (names, lanes) = (upsampling::<T>(isa), upsample_kernels::<T>(isa).first()?.lanes());
+    Some(format!("| {isa} | {} | {} | {lanes} |\n", T::NAME, names.join(", ")))
 }
 
 /// One row for the tiles that differ only in MR.
 fn summary(tiles: &[KernelTile]) -> String {
-    let mut text = String::from("| ISA | type | vectors along | NR | MR | source |\n|---|---|---|---|---|---|\n");
+    let mut text = String::from("| ISA | type | vectors along | NR | MR |\n|---|---|---|---|---|\n");
     for tiles in tiles.chunk_by(|a, b| (a.isa, a.dtype, a.op, a.nr) == (b.isa, b.dtype, b.op, b.nr)) {
         let KernelTile { isa, dtype, op, nr, .. } = tiles[0];
-        let (mr, source) = (tiles.iter().map(|t| t.mr).collect::<Vec<_>>(), source(isa, &op.module(dtype)));
-        text += &format!("| {isa} | {dtype} | {} | {nr} | {} | `{source}` |\n", op.vectors(), ranges(&mr));
+        let mr: Vec<_> = tiles.iter().map(|t| t.mr).collect();
+        text += &format!("| {isa} | {dtype} | {} | {nr} | {} |\n", op.vectors(), ranges(&mr));
     }
     text
 }
@@ -236,7 +227,7 @@ pub fn read_tiles(isa: Isa, table: &str) -> Vec<KernelTile> {
 /// The tiles of a row; none if the row belongs to another ISA or another table.
 fn read_row(isa: Isa, line: &str) -> Option<Vec<KernelTile>> {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-    let [name, dtype, vectors, nr, mr, _] = cells[..] else { return None };
+    let [name, dtype, vectors, nr, mr] = cells[..] else { return None };
     let dtype = [f32::NAME, f64::NAME].into_iter().find(|known| *known == dtype)?;
     let (op, nr) = (Op::ALL.into_iter().find(|op| op.vectors() == vectors)?, nr.parse().ok()?);
     let tile = |mr| KernelTile { name: op.name(dtype, mr, nr), isa, dtype, op, mr, nr, rate: None };
@@ -300,7 +291,7 @@ mod tests {
     fn every_kernel_beside_tiles_is_in_the_tables() {
         let text = markdown(None);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |", "| 2x2, ", "Narrow, "] {
+            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |", "| 2x2, ", "NarrowRows, "] {
                 let is_there = text.lines().any(|line| line.starts_with(&format!("| {isa} |")) && line.contains(part));
                 assert!(is_there, "{isa}, {part}: {text}");
             }

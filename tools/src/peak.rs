@@ -248,15 +248,7 @@ impl<T: Real> Grouped<T> {
     pub fn call(&mut self, kernel: &GroupedKernel<T>) {
         let Self { taps, w, x, y, bias, .. } = self;
         let ldy = taps.outputs();
-        let input = FlatInput {
-            taps,
-            w,
-            is_finite: true,
-            x,
-            ahead: Ahead::NONE,
-            first: 0,
-            vectors: Self::TILES * kernel.nrv(),
-        };
+        let input = FlatInput { taps, w, x, ahead: Ahead::NONE, first: 0, vectors: Self::TILES * kernel.nrv() };
         let epilogue = Epilogue { bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run(&input, &mut Dest::from_slice(y), ldy, &epilogue);
     }

@@ -40,6 +40,13 @@ fn no_circles_in_the_tools() {
     check("tools/src");
 }
 
+#[test]
+fn no_circles_in_the_bindings() {
+    check("bindings/c/src");
+    check("bindings/python/src");
+    check("bindings/onnxruntime/src");
+}
+
 #[track_caller]
 fn check(folder: &str) {
     let sources = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder));

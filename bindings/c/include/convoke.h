@@ -854,6 +854,21 @@ convoke_status convoke_plan_pack(const struct convoke_plan *plan,
                                  struct convoke_error *error);
 
 /**
+ * Checks that runs of a plan accept packed weights: they are of the plan's layer and instruction set,
+ * and in the layout that the plan reads. That is so if the plan packed them, if it was made with them
+ * as `packed` of convoke_plan_options, or if it is one of the same layer and shape.
+ *
+ * @param plan   the plan.
+ * @param packed the packed weights.
+ * @param error  becomes the reason of a failure; may be NULL. It names what differs.
+ * @return CONVOKE_STATUS_PACKED_MISMATCH if it does not.
+ */
+CONVOKE_NODISCARD
+convoke_status convoke_plan_accepts(const struct convoke_plan *plan,
+                                    const struct convoke_packed *packed,
+                                    struct convoke_error *error);
+
+/**
  * Opens packed weights that another process has packed: they were read from a file, or mapped.
  *
  * They are checked by a checksum, and used where they are. Make plans for them with `packed` of
@@ -874,20 +889,6 @@ convoke_status convoke_packed_open(uint32_t dtype,
                                    size_t bytes,
                                    struct convoke_packed **packed,
                                    struct convoke_error *error);
-
-/**
- * Checks that runs of a plan accept packed weights: the plan packed them, or was made with them as
- * `packed` of convoke_plan_options.
- *
- * @param plan   the plan.
- * @param packed the packed weights.
- * @param error  becomes the reason of a failure; may be NULL. It names what differs.
- * @return CONVOKE_STATUS_PACKED_MISMATCH if it does not.
- */
-CONVOKE_NODISCARD
-convoke_status convoke_plan_accepts(const struct convoke_plan *plan,
-                                    const struct convoke_packed *packed,
-                                    struct convoke_error *error);
 
 /**
  * Destroys packed weights. Their memory is the caller's again. NULL is allowed.

@@ -4,7 +4,7 @@
 //! writes from them: they are for readers who know C and not Rust.
 //!
 //! * [`operator`](mod@operator), [`options`](mod@options), [`plan`](mod@plan),
-//!   [`packed`](mod@packed), [`run`](mod@run): the phases of a layer.
+//!   [`pack`](mod@pack), [`packed`](mod@packed), [`run`](mod@run): the phases of a layer.
 //! * [`executor`](mod@executor): the caller's threads.
 //! * [`status`](mod@status): what calls return; [`pointers`](mod@pointers): what the caller's
 //!   pointers are checked for; [`element`](mod@element): the element types.
@@ -24,6 +24,7 @@ mod options;
 mod plan;
 
 mod executor;
+mod pack;
 mod packed;
 mod run;
 
@@ -35,8 +36,8 @@ pub use operator::convoke_operator_set_string;
 pub use operator::{Ints, Operator, OperatorDesc, convoke_operator_create, convoke_operator_create_from_desc};
 pub use operator::{convoke_operator_destroy, convoke_operator_set_int, convoke_operator_set_ints};
 pub use options::{Accuracy, Activation, PlanOptions};
-pub use packed::convoke_plan_pack;
-pub use packed::{PackArgs, Packed, convoke_packed_destroy, convoke_packed_open, convoke_plan_accepts};
+pub use pack::{PackArgs, convoke_plan_accepts, convoke_plan_pack};
+pub use packed::{Packed, convoke_packed_destroy, convoke_packed_open};
 pub use plan::{Plan, PlanInfo, convoke_plan_create, convoke_plan_destroy, convoke_plan_explain};
 pub use plan::{convoke_plan_get_info, convoke_plan_output_shape};
 pub use run::{RunArgs, convoke_plan_run};

@@ -4,19 +4,18 @@ use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr;
 
-use convoke::{Element, Geometry, Op, Workspace};
+use convoke::{Element, Geometry, Op, Workspace, bf16, f16};
 
-use crate::element::{COf, DType, with_type};
+use crate::element::{COf, DType};
 use crate::operator::{Ints, Operator};
 use crate::options::{Choices, PlanOptions};
-use crate::packed::{self, PackArgs, Packed};
+use crate::packed::Packed;
 use crate::pointers::{self, Versioned};
-use crate::run::{self, RunArgs};
 use crate::status::{Error, Result, Status, fail, guard};
 
 /// How to compute an operator on X of one shape and element type. Threads may share it.
 pub struct Plan {
-    pub(crate) layer: Box<dyn Layer>,
+    pub(crate) layer: AnyPlan,
     /// With all images.
     geometry: Geometry,
     /// Of algorithm, instruction set and kernel.
@@ -24,25 +23,25 @@ pub struct Plan {
 }
 
 /// A plan of any element type.
-pub(crate) trait Layer: Send + Sync {
-    fn packed_bytes(&self) -> Result<usize>;
-
-    fn workspace_bytes(&self) -> usize;
-
-    fn threads(&self) -> usize;
-
-    fn explanation(&self) -> String;
-
-    fn accepts(&self, packed: &Packed) -> Result<()>;
-
-    /// # Safety
-    /// As `packed::pack`.
-    unsafe fn pack(&self, args: &PackArgs) -> Result<Packed>;
-
-    /// # Safety
-    /// As `run::run`.
-    unsafe fn run(&self, args: &RunArgs) -> Result<()>;
+pub(crate) enum AnyPlan {
+    Float(TypedPlan<f32>),
+    Float16(TypedPlan<f16>),
+    Double(TypedPlan<f64>),
+    Bfloat16(TypedPlan<bf16>),
 }
+
+/// Evaluates an expression with the plan of a handle, whatever its element type is.
+macro_rules! with_plan {
+    ($plan:expr, $layer:ident => $value:expr) => {
+        match &$plan.layer {
+            $crate::plan::AnyPlan::Float($layer) => $value,
+            $crate::plan::AnyPlan::Float16($layer) => $value,
+            $crate::plan::AnyPlan::Double($layer) => $value,
+            $crate::plan::AnyPlan::Bfloat16($layer) => $value,
+        }
+    };
+}
+pub(crate) use with_plan;
 
 /// The images of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -88,39 +87,12 @@ impl<T: COf> TypedPlan<T> {
     }
 }
 
-impl<T: COf> Layer for TypedPlan<T> {
-    fn packed_bytes(&self) -> Result<usize> {
-        Ok(self.plan.pack_into_bytes()?)
-    }
-
-    fn workspace_bytes(&self) -> usize {
-        self.plan.workspace_bytes()
-    }
-
-    fn threads(&self) -> usize {
-        self.plan.threads()
-    }
-
-    fn explanation(&self) -> String {
-        format!("{:#}", self.plan.explain())
-    }
-
-    fn accepts(&self, packed: &Packed) -> Result<()> {
-        Ok(self.plan.accepts(self.weights(packed)?)?)
-    }
-
-    unsafe fn pack(&self, args: &PackArgs) -> Result<Packed> {
-        // SAFETY: the same.
-        unsafe { packed::pack(&self.plan, args) }
-    }
-
-    unsafe fn run(&self, args: &RunArgs) -> Result<()> {
-        // SAFETY: the same.
-        unsafe { run::run(self, args) }
-    }
-}
-
-fn planned<T: COf>(operator: &convoke::Operator, choices: &Choices, x_shape: &[usize]) -> Result<Plan> {
+fn planned<T: COf>(
+    any: fn(TypedPlan<T>) -> AnyPlan,
+    operator: &convoke::Operator,
+    choices: &Choices,
+    x_shape: &[usize],
+) -> Result<Plan> {
     let geometry = operator.geometry(x_shape)?;
     let is_separate = choices.separates_images && geometry.batch > 1;
     let mut planned_shape = x_shape.to_vec();
@@ -131,7 +103,7 @@ fn planned<T: COf>(operator: &convoke::Operator, choices: &Choices, x_shape: &[u
     let name = |name: &str| CString::new(name).unwrap_or_default();
     let names = [name(plan.algorithm().name()), name(plan.isa().name()), name(plan.kernel())];
     let batch = Batch::new(&geometry, is_separate);
-    Ok(Plan { layer: Box::new(TypedPlan { plan, batch }), geometry, names })
+    Ok(Plan { layer: any(TypedPlan { plan, batch }), geometry, names })
 }
 
 /// The dimensions of X as sizes.
@@ -176,7 +148,12 @@ pub unsafe extern "C" fn convoke_plan_create(
             (operator, Choices::read(options)?, x_dims)
         };
         let x_shape = sizes(operator.op_name(), x_dims)?;
-        with_type!(DType::of(dtype)?, planned(operator, &choices, &x_shape))
+        match DType::of(dtype)? {
+            DType::Float => planned(AnyPlan::Float, operator, &choices, &x_shape),
+            DType::Float16 => planned(AnyPlan::Float16, operator, &choices, &x_shape),
+            DType::Double => planned(AnyPlan::Double, operator, &choices, &x_shape),
+            DType::Bfloat16 => planned(AnyPlan::Bfloat16, operator, &choices, &x_shape),
+        }
     };
     // SAFETY: the caller's pointers.
     unsafe { guard(error, || pointers::hand_over("plan", plan, make)) }
@@ -233,11 +210,11 @@ impl Plan {
             bias_len: self.geometry.bias_len(),
             y_len: self.geometry.output_len(),
             y_rank: 2 + self.geometry.axes.len(),
-            packed_bytes: self.layer.packed_bytes()?,
+            packed_bytes: with_plan!(self, layer => layer.plan.pack_into_bytes())?,
             packed_alignment: Workspace::ALIGNMENT,
-            workspace_bytes: self.layer.workspace_bytes(),
+            workspace_bytes: with_plan!(self, layer => layer.plan.workspace_bytes()),
             workspace_alignment: Workspace::ALIGNMENT,
-            threads: self.layer.threads(),
+            threads: with_plan!(self, layer => layer.plan.threads()),
             algorithm,
             isa,
             kernel,
@@ -353,7 +330,8 @@ pub unsafe extern "C" fn convoke_plan_explain(
 ) -> Status {
     let write = || {
         // SAFETY: the caller's pointer.
-        let mut explanation = unsafe { pointers::value("plan", plan)? }.layer.explanation();
+        let plan = unsafe { pointers::value("plan", plan)? };
+        let mut explanation = with_plan!(plan, layer => format!("{:#}", layer.plan.explain()));
         let len = explanation.len();
         explanation.push('\0');
         // SAFETY: the caller's pointers.

@@ -9,7 +9,7 @@ use convoke::{Run, Threads, Workspace};
 use crate::element::COf;
 use crate::executor::{Executor, Pool};
 use crate::packed::Packed;
-use crate::plan::{Batch, Plan, TypedPlan};
+use crate::plan::{Batch, Plan, TypedPlan, with_plan};
 use crate::pointers::{self, Extent, Versioned, check_apart};
 use crate::status::{Error, Result, Status, fail, guard};
 
@@ -222,7 +222,7 @@ impl<T> Tensors<T> {
 ///
 /// # Safety
 /// The pointers must be as the struct says.
-pub(crate) unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result<()> {
+unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result<()> {
     // SAFETY: the caller's weights.
     let packed = unsafe { pointers::value("packed", args.packed)? };
     let weights = layer.weights(packed)?;
@@ -259,22 +259,20 @@ unsafe fn run_images<T: COf>(
     for i in 0..runs {
         // SAFETY: the image is one of the tensors, and Y is apart from the others.
         let (x, y) = unsafe { (x.values(i, x_len), y.memory(i, y_len)) };
-        match residual {
-            Residual::None => layer.plan.run(Run::uninit(x, weights, y).workspace(workspace).threads(threads))?,
+        let run = match residual {
+            Residual::None => Run::uninit(x, weights, y),
             Residual::Tensor(residual) => {
                 // SAFETY: as for X.
                 let residual = unsafe { residual.values(i, y_len) };
-                layer
-                    .plan
-                    .run(Run::uninit(x, weights, y).residual(Some(residual)).workspace(workspace).threads(threads))?
+                Run::uninit(x, weights, y).residual(Some(residual))
             }
             Residual::Y => {
                 // SAFETY: the caller says that Y holds values, whose bits are all allowed.
                 let y = unsafe { slice::from_raw_parts_mut(y.as_mut_ptr().cast::<T>(), y.len()) };
-                layer.plan.run(Run::in_place(x, weights, y).workspace(workspace).threads(threads))?;
-                y
+                Run::in_place(x, weights, y)
             }
         };
+        layer.plan.run(run.workspace(workspace).threads(threads))?;
     }
     Ok(())
 }
@@ -297,7 +295,10 @@ unsafe fn run_images<T: COf>(
 pub unsafe extern "C" fn convoke_plan_run(plan: *const Plan, args: *const RunArgs, error: *mut Error) -> Status {
     let mut room = MaybeUninit::uninit();
     // SAFETY: the caller's pointers.
-    let run = || unsafe { pointers::value("plan", plan)?.layer.run(pointers::sized(args, &mut room)?) };
+    let run = || unsafe {
+        let (plan, args) = (pointers::value("plan", plan)?, pointers::sized(args, &mut room)?);
+        with_plan!(plan, layer => run(layer, args))
+    };
     // SAFETY: the caller's pointers.
     unsafe { guard(error, run) }
 }

@@ -4,8 +4,7 @@
 use convoke::{Activation, DType, bf16, f16};
 
 use crate::api::Result;
-use crate::fusion::Reasoned;
-use crate::graph::{Node, Value};
+use crate::graph::{Node, Reasoned, Value};
 
 /// Nodes of an activation, at most. A hard-swish has five.
 const MOST_NODES: usize = 8;

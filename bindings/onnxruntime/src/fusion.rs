@@ -9,14 +9,11 @@ use convoke::{Activation, DType, Operator};
 
 use crate::activation::{self, Function, NO_SUCH, of_identity};
 use crate::api::Result;
-use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
-use crate::weights::{Affine, Constants, OutputChannels, Scalar, can_fold};
+use crate::graph::{AttributeValue, Attributes, Node, Reasoned, TensorType, Value};
+use crate::weights::{Affine, Constants, OutputChannels, Scalar, Scaling, can_fold};
 
 /// A convolution with an added tensor and an activation, in models that onnxruntime has optimised.
 const FUSED: &str = "com.microsoft.FusedConv";
-
-/// What a node is in a layer, or why it is none of its nodes.
-pub(crate) type Reasoned<V> = std::result::Result<V, String>;
 
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
@@ -49,17 +46,6 @@ enum Weights<'g> {
     Ones {
         dims: Vec<i64>,
     },
-}
-
-/// A node that scales and shifts each channel by constants.
-#[derive(Clone, Copy)]
-pub(crate) enum Scaling<'g> {
-    /// A BatchNormalization by `scale`, `B`, `input_mean` and `input_var`.
-    Normalisation { constants: [Value<'g>; 4], epsilon: f32 },
-    /// A Mul by one factor for each channel, or for all.
-    Factors(Value<'g>),
-    /// An Add of one number for each channel, or for all.
-    Shifts(Value<'g>),
 }
 
 impl<'g> Fusion<'g> {

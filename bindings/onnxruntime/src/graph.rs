@@ -12,8 +12,11 @@ use convoke::{Attribute, DType, Element};
 use ort_sys::{OrtGraph, OrtNode, OrtOpAttr, OrtOpAttrType, OrtTensorTypeAndShapeInfo, OrtValue, OrtValueInfo};
 
 use crate::api::{Api, Failure, Result};
+use crate::options::NAME;
 use crate::pointers::{list, optional, required, text};
-use crate::provider::NAME;
+
+/// What a node is in a layer, or why it is none of its nodes.
+pub(crate) type Reasoned<V> = std::result::Result<V, String>;
 
 /// The code of an int64 tensor.
 const INT64: i32 = 7;

@@ -13,8 +13,8 @@
 //! * [`concat`](mod@concat): layers that write into one tensor; [`lrn`](mod@lrn): a node that is slow
 //!   otherwise.
 //! * [`run`](mod@run), [`pool`](mod@pool): inputs, output and threads of a run.
-//! * [`graph`](mod@graph), [`api`](mod@api), [`pointers`](mod@pointers), [`abi`](mod@abi): onnxruntime's
-//!   C interface.
+//! * [`graph`](mod@graph), [`api`](mod@api), [`failure`](mod@failure), [`pointers`](mod@pointers),
+//!   [`abi`](mod@abi): onnxruntime's C interface.
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports two functions of C")]
 
 #[cfg(panic = "abort")]
@@ -25,6 +25,7 @@ mod activation;
 mod api;
 mod claims;
 mod concat;
+mod failure;
 mod fusion;
 mod graph;
 mod layer;

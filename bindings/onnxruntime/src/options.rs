@@ -1,11 +1,15 @@
 //! The options of a session: `ep.convoke.NAME` in its configuration.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::path::PathBuf;
 
 use convoke::{Accuracy, Isa, Planner};
 
 use crate::api::{Failure, Level, Result};
+
+/// The provider's name. onnxruntime makes [`PREFIX`] of it.
+pub(crate) const NAME: &CStr = c"Convoke";
 
 /// How onnxruntime begins the names of this provider's options: `ep.`, the provider's name in
 /// lower case, and a dot.

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
-use crate::api::{Failure, Result};
+use crate::failure::{Failure, Result};
 
 /// A pointer to what may be left out.
 pub(crate) fn optional<P>(raw: *const P) -> Option<NonNull<P>> {

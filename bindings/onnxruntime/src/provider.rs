@@ -23,14 +23,12 @@ use crate::concat;
 use crate::fusion::title;
 use crate::graph::{Graph, Node};
 use crate::layer::{self, Inputs, Layer, Packing};
-use crate::options::Options;
+use crate::options::{NAME, Options};
 use crate::pointers::{list, required, take, text};
 use crate::run::Run;
 use crate::session::Session;
 use crate::weights::Scalar;
 
-/// The provider's name. onnxruntime makes [`PREFIX`](crate::options::PREFIX) of it.
-pub(crate) const NAME: &CStr = c"Convoke";
 const VENDOR: &CStr = c"convoke";
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,

@@ -12,8 +12,18 @@ use num_traits::float::FloatCore;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::api::{Failure, Result, lock};
-use crate::fusion::Scaling;
 use crate::graph::Value;
+
+/// A node that scales and shifts each channel by constants.
+#[derive(Clone, Copy)]
+pub(crate) enum Scaling<'g> {
+    /// A BatchNormalization by `scale`, `B`, `input_mean` and `input_var`.
+    Normalisation { constants: [Value<'g>; 4], epsilon: f32 },
+    /// A Mul by one factor for each channel, or for all.
+    Factors(Value<'g>),
+    /// An Add of one number for each channel, or for all.
+    Shifts(Value<'g>),
+}
 
 /// Plans that a layer keeps for each set of packed weights, at most.
 pub(crate) const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();

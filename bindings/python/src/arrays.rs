@@ -19,6 +19,10 @@ use pyo3::types::PyType;
 
 use crate::errors::refusal;
 
+/// How the message about a dtype ends.
+pub(crate) const DTYPES: &str =
+    "must be float32, float64, float16 or ml_dtypes.bfloat16, in the machine's order of bytes";
+
 /// An element type of the crate that is one of numpy too.
 pub(crate) trait Number: Element + numpy::Element {}
 

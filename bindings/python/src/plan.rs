@@ -7,9 +7,8 @@ use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyUntypedArray, PyUntypedArr
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::arrays::{Name, Number, Tensor, dtype_name, element_type, empty, private_view, uninit};
+use crate::arrays::{DTYPES, Name, Number, Tensor, dtype_name, element_type, empty, private_view, uninit};
 use crate::errors::{exception, refusal};
-use crate::planner::DTYPES;
 use crate::threads::{Pooled, with_workspace};
 
 /// How to compute one layer on arrays of one shape.
@@ -57,8 +56,8 @@ impl Plan {
         self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()))
     }
 
-    /// Whether a run accepts these weights: this plan packed them, or was made for them by
-    /// ``Planner.packed_for``.
+    /// Whether a run accepts these weights: they are of this layer, and in the layout that the plan
+    /// reads, as those are that it packs itself, and those that ``Planner.packed_for`` was given.
     fn accepts(&self, packed: &PackedWeights) -> bool {
         self.plan.accepts(packed)
     }
@@ -149,7 +148,8 @@ impl Plan {
 
 /// The weights and the bias of a layer, as a plan has packed them.
 ///
-/// The plan that packed them accepts them, and so do plans of ``Planner.packed_for``.
+/// The plan that packed them accepts them, and so do plans of the same layer that read the same
+/// layout, among them those of ``Planner.packed_for``.
 #[pyclass(frozen, module = "convoke")]
 pub(crate) struct PackedWeights {
     weights: Box<dyn AnyPacked>,

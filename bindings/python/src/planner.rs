@@ -8,7 +8,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
-use crate::arrays::{Number, element_type};
+use crate::arrays::{DTYPES, Number, element_type};
 use crate::errors::{exception, refusal};
 use crate::integers::{check_len, fitting, in_range, required};
 use crate::plan::{PackedWeights, Plan};
@@ -96,10 +96,6 @@ impl Planner {
         }
     }
 }
-
-/// How the message about a dtype ends.
-pub(crate) const DTYPES: &str =
-    "must be float32, float64, float16 or ml_dtypes.bfloat16, in the machine's order of bytes";
 
 /// How the message about an unknown activation ends.
 const ACTIVATIONS: &str = "is none of relu, hard_swish, silu, sigmoid, tanh, (clip, least, most), (leaky_relu, slope)";

@@ -77,7 +77,7 @@ pub(super) fn grouped<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()>
     let from = first.saturating_mul(kernel.lanes());
     let len = taps.outputs().saturating_sub(from).min(vectors.saturating_mul(kernel.lanes()));
     let ldy = len.saturating_add(size(u, 3)?);
-    let input = FlatInput { taps: &taps, w: &w, is_finite: u.arbitrary()?, x: &x, ahead: Ahead::NONE, first, vectors };
+    let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::NONE, first, vectors };
     stored(
         u,
         (kernel.mr(), end(kernel.mr(), ldy, len)),

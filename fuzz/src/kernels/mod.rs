@@ -154,11 +154,10 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
         let epilogue = Epilogue { bias: &bias, residual, lo, hi };
         let mut dest = Dest::from_slice(&mut y);
-        match u.int_in_range(0..=2)? {
-            0 => kernel.finish(&a, &b, koff, Ahead::NONE, &mut tile, accumulate, &mut dest, ldy, &map, 0, &epilogue),
-            1 => {
-                let ahead = Ahead::rows(&b, ldy);
-                kernel.finish_panels(panels, &a, &b, koff, ahead, &mut tile, &mut dest, ldy, &map, 0, &epilogue);
+        match u.int_in_range(0..=1)? {
+            0 => {
+                let (ahead, tile, y) = (Ahead::rows(&b, ldy), &mut tile, &mut dest);
+                kernel.activate_panels(panels, &a, &b, koff, ahead, tile, accumulate, y, ldy, &map, 0, &epilogue, None);
             }
             _ => {
                 let places: Vec<_> = (0..kernel.nrv()).map(|_| u.int_in_range(0..=60)).collect::<Result<_>>()?;

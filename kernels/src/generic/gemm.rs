@@ -17,10 +17,11 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::VectorEpilogue;
 use crate::Real;
 use crate::activation::{ActivateArgs, ActivationKernel};
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, Places, SpatialArgs, TileStore};
+use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, EpilogueArgs, Places, SpatialArgs, TileStore};
 
 /// The tiles of panels: `MR` rows of packed A times `NRV` vectors of B's rows.
 ///
@@ -41,7 +42,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             // that are a pair share theirs: it is added to the pair.
             let zeros = [V::Elem::ZERO; MR];
             let bias = match &args.store {
-                Some(store) if !matches!(store.places, Places::Pairs(_)) => store.at_row(panel * MR).bias,
+                Some(store) if !matches!(store.places, Places::Pairs(_)) => store.at_row(panel * MR).epilogue.bias,
                 _ => zeros.as_ptr(),
             };
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
@@ -59,8 +60,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 let mut row = rows.y.cast_const().wrapping_add(offset);
                 // One pointer and a distance: two pointers would be one register more. Without a
                 // residual, the distance is none.
-                let residual =
-                    if rows.residual.is_null() { 0 } else { rows.residual.addr().wrapping_sub(rows.y.addr()) };
+                let residual = rows.epilogue.residual;
+                let residual = if residual.is_null() { 0 } else { residual.addr().wrapping_sub(rows.y.addr()) };
                 while k < args.kc.min(MR) {
                     fetch_row::<V, NRV>(row);
                     fetch_row::<V, NRV>(row.wrapping_byte_add(residual));
@@ -96,8 +97,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                     Some(ActivationKernel { f, activation }) => {
                         store_tile::<V, MR, NRV>(&acc, args.tile);
                         let (x, len) = (args.tile, NRV * V::LANES);
-                        let (y, ld, residual) = (store.y.add(offset), store.ldy, store.residual);
-                        let residual = if residual.is_null() { residual } else { residual.add(offset) };
+                        let (y, ld, residual) = (store.y.add(offset), store.ldy, store.epilogue.residual_from(offset));
                         f(&ActivateArgs { activation, rows: MR, len, x, x_row: len, residual, y, ld });
                     }
                 },
@@ -309,16 +309,12 @@ pub(crate) trait Row<V>: Copy {
     unsafe fn vector(self, j: usize) -> V;
 
     /// Vector `j` of the row, given as `b`, times scalar `i` of `scalars`, plus `c`.
-    ///
-    /// # Safety
-    /// As [`Simd::mul_add_scalar`].
     #[inline(always)]
-    unsafe fn product(self, _: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V
+    fn product(self, _: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V
     where
         V: Simd,
     {
-        // SAFETY: the caller's promise.
-        unsafe { b.mul_add_scalar(scalars, i, c) }
+        b.mul_add_scalar(scalars, i, c)
     }
 }
 
@@ -453,9 +449,10 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: TileStore promises that row i may be written, and the residual read, at i * ldy +
     // offset for NRV * LANES elements.
     unsafe {
-        let (lo, hi, y) = (V::splat(store.lo), V::splat(store.hi), store.y.add(offset));
-        if const { V::SPARE_POINTERS } && !store.residual.is_null() {
-            let residual = store.residual.add(offset);
+        let EpilogueArgs { lo, hi, residual, .. } = store.epilogue;
+        let (lo, hi, y) = (V::splat(lo), V::splat(hi), store.y.add(offset));
+        if const { V::SPARE_POINTERS } && !residual.is_null() {
+            let residual = residual.add(offset);
             for i in 0..MR {
                 for j in 0..NRV {
                     let at = i * store.ldy + j * V::LANES;
@@ -486,9 +483,10 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: TileStore promises NRV places, bias for MR / 2 pairs, and that pair i may be
     // written at i * ldy + places[j] for 2 * LANES elements.
     unsafe {
-        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        let EpilogueArgs { bias, lo, hi, .. } = store.epilogue;
+        let (lo, hi) = (V::splat(lo), V::splat(hi));
         for i in 0..MR / 2 {
-            let bias = V::splat(*store.bias.add(i));
+            let bias = V::splat(*bias.add(i));
             for j in 0..NRV {
                 let y = store.y.add(i * store.ldy + *places.add(j));
                 let (even, odd) = (acc[i][j].add(bias).clamp(lo, hi), acc[MR / 2 + i][j].add(bias).clamp(lo, hi));
@@ -517,16 +515,14 @@ unsafe fn store_columns<V: Simd>(
     // SAFETY: TileStore promises nrv entries of columns. Row i's column j may be written, and the
     // residual read, at i * ldy + offset for as many elements as its mask has bits.
     unsafe {
-        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y);
         for j in 0..nrv {
             let column = *columns.add(j);
             let n = column.mask.count_ones() as usize;
             for i in 0..mr {
                 let at = i * store.ldy + column.offset;
                 let v = V::load(tile.add((i * nrv + j) * V::LANES));
-                let v = if column.mask == V::ALL { v } else { v.compress(column.mask) };
-                let v = if store.residual.is_null() { v } else { v.add(V::load_first(store.residual.add(at), n)) };
-                v.clamp(lo, hi).store_first(store.y.add(at), n);
+                finish.store(if column.mask == V::ALL { v } else { v.compress(column.mask) }, at, n);
             }
         }
     }
@@ -549,7 +545,7 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
     // `channels`, and that row c < channels may be written, and the residual read, at c * ldy for
     // `pixels` elements.
     unsafe {
-        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y);
         for first in (0..pixels).step_by(V::LANES) {
             let n = (pixels - first).min(V::LANES);
             for j in 0..nrv {
@@ -561,10 +557,8 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
                 let channels = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
                 for (c, row) in rows.iter().enumerate().take(channels) {
                     let channel = j * V::LANES + c;
-                    let at = channel * store.ldy + first;
-                    let v = row.add(V::splat(*store.bias.add(channel)));
-                    let v = if store.residual.is_null() { v } else { v.add(V::load_first(store.residual.add(at), n)) };
-                    v.clamp(lo, hi).store_first(store.y.add(at), n);
+                    let sums = row.add(V::splat(*store.epilogue.bias.add(channel)));
+                    finish.store(sums, channel * store.ldy + first, n);
                 }
             }
         }

@@ -13,34 +13,58 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::VectorEpilogue;
 use super::gemm::{Row, step};
 use crate::Real;
-use crate::grouped::FlatArgs;
+use crate::grouped::{FlatArgs, FlatTap, FlatTaps};
 use crate::simd::Simd;
+use crate::ukernel::EpilogueArgs;
+
+/// What tiles read of the table of taps, as values: behind a reference, it would be read again for each
+/// tile, because a store might have changed it.
+struct FlatView {
+    taps: *const FlatTap,
+    columns: usize,
+    column_len: usize,
+    masks: *const u32,
+    mask_pitch: usize,
+    period: usize,
+    border_masks: *const u32,
+    gap: (usize, usize),
+}
+
+impl FlatView {
+    #[inline(always)]
+    fn new(table: &FlatTaps) -> Self {
+        let &FlatTaps { columns, column_len, period, gap, .. } = table;
+        let (taps, masks, border_masks) = (table.taps.as_ptr(), table.masks.as_ptr(), table.border_masks.as_ptr());
+        Self { taps, columns, column_len, masks, mask_pitch: table.mask_pitch(), period, border_masks, gap }
+    }
+}
 
 /// Computes tiles of `MR` output channels by `NRV` vectors, side by side.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
 #[inline(always)]
-pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
+pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
     // the plane.
     unsafe {
-        let mut ahead = args.ahead;
+        let (table, mut ahead) = (FlatView::new(args.taps), args.ahead);
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
-            let is_inside = vector >= args.head && vector + NRV <= args.tail;
+            let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
             // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
             // register to register between them.
-            if is_inside && args.is_finite {
-                let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
+            if is_inside {
+                let acc = sum::<V, MR, NRV, false>(args, &table, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             } else {
-                let acc = sum::<V, MR, NRV, true>(args, vector, is_inside, ahead);
+                let acc = sum::<V, MR, NRV, true>(args, &table, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             }
-            ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.columns * args.column_len));
+            ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.taps.steps()));
         }
     }
 }
@@ -55,7 +79,8 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
 #[inline(always)]
 unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
-    args: &FlatArgs<V::Elem>,
+    args: &FlatArgs<'_, V::Elem>,
+    table: &FlatView,
     vector: usize,
     is_inside: bool,
     ahead: *const u8,
@@ -67,17 +92,17 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
         let mut ahead = ahead;
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         for i in 0..MR {
-            acc[i] = [V::splat(*args.bias.add(i)); NRV];
+            acc[i] = [V::splat(*args.epilogue.bias.add(i)); NRV];
         }
         let x = args.x.wrapping_add(vector * V::LANES);
         // Tiles inside the gap have no border masks, and do not read any.
-        let slot = if vector < args.gap.0 { vector } else { vector.wrapping_sub(args.gap.1) };
-        let border = args.border_masks.wrapping_add(slot);
+        let slot = if vector < table.gap.0 { vector } else { vector.wrapping_sub(table.gap.1) };
+        let border = table.border_masks.wrapping_add(slot);
         // Only at the border the taps of a column have masks of their own.
         let own = if is_inside { 0 } else { u32::MAX };
-        let mut masks = args.masks.add(vector % args.period);
-        let (mut taps, mut w) = (args.taps, args.w);
-        for _ in 0..args.columns {
+        let mut masks = table.masks.add(vector % table.period);
+        let (mut taps, mut w) = (table.taps, args.w);
+        for _ in 0..table.columns {
             let mut lanes = [V::lanes(V::ALL); NRV];
             if !ZEROS {
                 for j in 0..NRV {
@@ -85,7 +110,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 }
             }
             let zeros = if is_inside { masks } else { border };
-            let end = taps.add(args.column_len);
+            let end = taps.add(table.column_len);
             while taps < end {
                 V::prefetch(ahead.cast());
                 ahead = ahead.wrapping_add(args.ahead_step);
@@ -98,7 +123,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 (taps, w) = (taps.add(1), w.add(MR));
             }
             // Behind the last channel there may be less than a pitch.
-            masks = masks.wrapping_add(args.mask_pitch);
+            masks = masks.wrapping_add(table.mask_pitch);
         }
         acc
     }
@@ -110,23 +135,24 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
 #[inline(always)]
 unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
-    args: &FlatArgs<V::Elem>,
+    args: &FlatArgs<'_, V::Elem>,
     acc: &[[V; NRV]; MR],
     done: usize,
 ) {
     // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and that
     // the tile may be written.
     unsafe {
-        if args.len - done >= NRV * V::LANES && args.residual.is_null() {
+        let EpilogueArgs { lo, hi, residual, .. } = args.epilogue;
+        if args.len - done >= NRV * V::LANES && residual.is_null() {
             let y = args.y.add(done);
-            if args.is_plain {
+            if args.epilogue.is_plain {
                 for i in 0..MR {
                     for j in 0..NRV {
                         acc[i][j].store(y.add(i * args.ldy + j * V::LANES));
                     }
                 }
             } else {
-                let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+                let (lo, hi) = (V::splat(lo), V::splat(hi));
                 for i in 0..MR {
                     for j in 0..NRV {
                         acc[i][j].clamp(lo, hi).store(y.add(i * args.ldy + j * V::LANES));
@@ -156,9 +182,8 @@ impl<V: Simd, const NRV: usize> Row<V> for VectorLanes<V, NRV> {
     }
 
     #[inline(always)]
-    unsafe fn product(self, j: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { b.mul_add_of(scalars, i, c, self.1[j]) }
+    fn product(self, j: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V {
+        b.mul_add_of(scalars, i, c, self.1[j])
     }
 }
 
@@ -183,11 +208,11 @@ impl<V: Simd> Row<V> for MaskedVectors<V::Elem> {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states; the tile has been written.
 #[inline(always)]
-unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, done: usize) {
+unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usize, done: usize) {
     // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
     // `len` elements; n of them are left at vector j.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         for i in 0..mr {
             for j in 0..nrv {
                 let first = done + j * V::LANES;
@@ -195,31 +220,9 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, d
                 if n == 0 {
                     break;
                 }
-                let at = i * args.ldy + first;
-                let v = V::load(args.tile.add((i * nrv + j) * V::LANES));
-                let v = if args.residual.is_null() { v } else { v.add(V::load_first(args.residual.add(at), n)) };
-                v.clamp(lo, hi).store_first(args.y.add(at), n);
+                let sums = V::load(args.tile.add((i * nrv + j) * V::LANES));
+                finish.store(sums, i * args.ldy + first, n);
             }
         }
     }
 }
-
-/// Instantiates the tiles of one ISA and type, and lists them.
-macro_rules! grouped {
-    ($vector:ty, $isa:expr, #[$attr:meta]: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
-        type Elem = <$vector as crate::simd::Simd>::Elem;
-        $(
-            /// # Safety
-            /// As for the generic kernel, with this ISA and tile.
-            #[$attr]
-            unsafe fn $name(args: &crate::grouped::FlatArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::grouped::flat::<$vector, $mr, $nrv>(args) }
-            }
-        )+
-        pub(crate) static GROUPED: &[crate::GroupedKernel<Elem>] = &[$(
-            crate::GroupedKernel::new::<$vector, $mr, $nrv>(stringify!($name), $isa, $name)
-        ),+];
-    };
-}
-pub(crate) use grouped;

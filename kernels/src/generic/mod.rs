@@ -1,5 +1,5 @@
-//! The kernels, written once over [`Simd`](crate::simd::Simd) and instantiated by the lists of
-//! each ISA.
+//! The kernels, written once over [`Simd`](crate::simd::Simd), and the macros by which an ISA lists
+//! its instances.
 
 pub(crate) mod activation;
 pub(crate) mod depthwise;
@@ -9,196 +9,293 @@ pub(crate) mod upsample;
 pub(crate) mod weave;
 pub(crate) mod winograd;
 
-/// Instantiates a generic GEMM micro-kernel for a list of tiles, and lists the instances in a
-/// table. The first size of a tile is its MR; for two rows of pixels it is the number of pixels
-/// of one row.
-macro_rules! tiles {
-    (spatial, $($list:tt)*) => {
-        $crate::generic::tile_table! { spatial, SpatialKernel, SpatialArgs, 1, {}, $($list)* }
-    };
-    (channel, $($list:tt)*) => {
-        $crate::generic::tile_table! { channel, ChannelKernel, ChannelArgs, 1, { rows: 1 }, $($list)* }
-    };
-    (two_rows, $($list:tt)*) => {
-        $crate::generic::tile_table! { two_rows, ChannelKernel, ChannelArgs, 2, { rows: 2 }, $($list)* }
-    };
-}
-pub(crate) use tiles;
+use crate::real::Real;
+use crate::simd::Simd;
+use crate::ukernel::EpilogueArgs;
 
-/// The instances and the table of [`tiles`]. `$own` are the fields that only this kind of
-/// descriptor has.
-macro_rules! tile_table {
-    ($generic:ident, $kernel:ident, $args:ident, $rows:literal, $own:tt, $vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
-        $(
-            /// # Safety
-            /// As for the generic kernel, with this ISA and tile.
-            #[$attr]
-            unsafe fn $name(args: &crate::ukernel::$args<<$vector as crate::simd::Simd>::Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::gemm::$generic::<$vector, $mr, $nrv>(args) }
+/// All lanes are `x`, rounded. The vector `beside` shows that the CPU has the ISA.
+#[inline(always)]
+fn constant<V: Simd>(beside: V, x: f64) -> V {
+    beside.splat_beside(V::Elem::from_f64(x))
+}
+
+/// The end of the epilogue, for sums that have their bias: the residual is added, and the result is
+/// clamped and stored.
+#[derive(Clone, Copy)]
+pub(crate) struct VectorEpilogue<V: Simd> {
+    residual: *const V::Elem,
+    bounds: [V; 2],
+    y: *mut V::Elem,
+}
+
+impl<V: Simd> VectorEpilogue<V> {
+    /// # Safety
+    /// CPU: the ISA of `V`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(epilogue: &EpilogueArgs<V::Elem>, y: *mut V::Elem) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        let bounds = unsafe { [V::splat(epilogue.lo), V::splat(epilogue.hi)] };
+        Self { residual: epilogue.residual, bounds, y }
+    }
+
+    /// Finishes `n` sums, which go to the elements from `at` on.
+    ///
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: those elements are writable, and the residual, unless it is null, is
+    /// readable for as many. `n <= LANES`.
+    #[inline(always)]
+    pub(crate) unsafe fn store(&self, sums: V, at: usize, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store_to(sums, self.y.wrapping_add(at), n) }
+    }
+
+    /// Does the same as [`store`](Self::store) for the elements from `y` on, an address in the destination.
+    ///
+    /// # Safety
+    /// As `store`.
+    #[inline(always)]
+    pub(crate) unsafe fn store_to(&self, sums: V, y: *mut V::Elem, n: usize) {
+        let [lo, hi] = self.bounds;
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let mut sums = sums;
+            // Without a residual, no distance is computed.
+            if !self.residual.is_null() {
+                let residual = self.residual.wrapping_byte_add(y.addr().wrapping_sub(self.y.addr()));
+                sums = sums.add(if n == V::LANES { V::load(residual) } else { V::load_first(residual, n) });
             }
-        )+
-        pub(crate) static $table: &[crate::ukernel::$kernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
-            $crate::generic::tile! {
-                $kernel, $own,
-                name: stringify!($name),
-                isa: $isa,
-                mr: $rows * $mr,
-                nrv: $nrv,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                fmas: $rows * $mr * $nrv * <$vector as crate::simd::Simd>::REGISTERS,
-                loads: $nrv * <$vector as crate::simd::Simd>::REGISTERS
-                    + $rows * usize::div_ceil($mr, <$vector as crate::simd::Simd>::SCALARS),
-                f: $name,
+            let sums = sums.clamp(lo, hi);
+            if n == V::LANES { sums.store(y) } else { sums.store_first(y, n) }
+        }
+    }
+}
+
+/// Compiles generic kernels for one ISA, with the attribute that enables it.
+macro_rules! compile {
+    (#[$attr:meta] $(fn $name:ident$(<$($size:ident),+>)?($args:ty) $(-> $result:ty)? = $generic:expr;)+) => {$(
+        /// # Safety
+        /// As for the generic kernel, with this ISA and these sizes.
+        #[$attr]
+        pub(super) unsafe fn $name$(<$(const $size: usize),+>)?(args: &$args) $(-> $result)? {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { $generic(args) }
+        }
+    )+};
+}
+pub(crate) use compile;
+
+/// The kernels of one ISA and element type: its vectors, and the list of its tiles. `32 x [1 2]` are
+/// the tiles with an NR of 32 and an MR of 1 and 2.
+///
+/// Each kind of kernel is compiled in a module of its own, so that the compiler can work on all kinds
+/// at the same time.
+macro_rules! kernels {
+    (
+        $isa:expr, #[$attr:meta], $elem:ident in $vector:ident;
+        gemm: $($gemm_nr:literal x [$($gemm_mr:literal)+]),+;
+        gemmt: $($gemmt_nr:literal x [$($gemmt_mr:literal)+]),+;
+        gemmt2: $($gemmt2_nr:literal x [$($gemmt2_mr:literal)+]),+;
+        dw: $dw_nr:literal x [$($dw_mr:literal)+];
+        $(dw in $half:ident: $half_nr:literal x [$($half_mr:literal)+];)?
+        dwt: $dwt_nr:literal x [$($dwt_mr:literal)+];
+        group: $($group_nr:literal x [$($group_mr:literal)+]),+;
+    ) => {
+        use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
+        use crate::isa::Code;
+use crate::simd::Simd;
+        use crate::table::Kernels;
+
+        const LANES: usize = $vector::LANES;
+
+        mod gemm {
+            use super::$vector as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn gemm<MR, NRV>(crate::ukernel::SpatialArgs<$elem>) = crate::generic::gemm::spatial::<V, MR, NRV>;
+                fn gemmt<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
+                fn gemmt2<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
+                    crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
             }
-        ),+];
+        }
+
+        mod grouped {
+            use super::$vector as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn group<MR, NRV>(crate::grouped::FlatArgs<'_, $elem>) = crate::generic::grouped::flat::<V, MR, NRV>;
+            }
+        }
+
+        mod depthwise {
+            use super::$vector as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
+                fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
+                fn dwt<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, true>;
+                fn threes(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<V>;
+                fn copy(crate::depthwise::CopyArgs<$elem>) = crate::generic::depthwise::copy::<V>;
+                fn split(crate::depthwise::CopyArgs<$elem>) = crate::generic::depthwise::split::<V>;
+                fn gather(crate::depthwise::GatherArgs<$elem>) = crate::generic::depthwise::gather::<V>;
+                fn scatter(crate::depthwise::ScatterArgs<$elem>) = crate::generic::depthwise::scatter::<V>;
+            }
+        }
+
+        $(mod narrow {
+            use super::$half as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
+                fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
+            }
+        })?
+
+        mod winograd {
+            use super::$vector as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn extend(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::extend::<V>;
+                fn split<NH, MH>(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::split::<V, NH, MH>;
+                fn input<NV, NH>(crate::winograd::InputArgs<$elem>) = crate::generic::winograd::input::<V, NV, NH>;
+                fn straight<NV, NH, MV, MH>(crate::winograd::StraightArgs<'_, $elem>) =
+                    crate::generic::winograd::straight::<V, NV, NH, MV, MH>;
+                fn output<NV, NH, MV, MH>(crate::winograd::OutputArgs<'_, $elem>) -> bool =
+                    crate::generic::winograd::output::<V, NV, NH, MV, MH>;
+            }
+        }
+
+        mod passes {
+            use super::$vector as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn activate(crate::activation::ActivateArgs<$elem>) = crate::generic::activation::activate::<V>;
+                fn weave(crate::weave::WeaveArgs<'_, $elem>) = crate::generic::weave::weave::<V>;
+                fn sum(crate::weave::SumArgs<'_, $elem>) = crate::generic::weave::sum::<V>;
+                fn pick(crate::weave::PickArgs<'_, $elem>) = crate::generic::weave::pick::<V>;
+                fn upsample<SH, KH, KW, ODD>(crate::upsample::UpsampleArgs<'_, $elem>) =
+                    crate::generic::upsample::upsample::<V, SH, KH, KW, ODD>;
+            }
+        }
+
+        pub(crate) static KERNELS: Kernels<$elem> = Kernels {
+            spatial: &[$($(crate::SpatialKernel::new::<$vector>(
+                (concat!(stringify!($elem), "_gemm_", $gemm_mr, "x", $gemm_nr), $isa),
+                ($gemm_mr, $gemm_nr, 1),
+                gemm::gemm::<$gemm_mr, { $gemm_nr / LANES }>,
+            )),+),+],
+            channel: &[$($(crate::ChannelKernel::new::<$vector>(
+                (concat!(stringify!($elem), "_gemmt_", $gemmt_nr, "x", $gemmt_mr), $isa),
+                ($gemmt_mr, $gemmt_nr, 1),
+                gemm::gemmt::<$gemmt_mr, { $gemmt_nr / LANES }>,
+            )),+),+],
+            two_row: &[$($(crate::ChannelKernel::new::<$vector>(
+                (concat!(stringify!($elem), "_gemmt2_", $gemmt2_nr, "x", $gemmt2_mr), $isa),
+                ($gemmt2_mr, $gemmt2_nr, 2),
+                gemm::gemmt2::<{ $gemmt2_mr / 2 }, { $gemmt2_nr / LANES }>,
+            )),+),+],
+            grouped: &[$($(crate::GroupedKernel::new::<$vector>(
+                (concat!(stringify!($elem), "_group_", $group_mr, "x", $group_nr), $isa),
+                ($group_mr, $group_nr, 1),
+                grouped::group::<$group_mr, { $group_nr / LANES }>,
+            )),+),+],
+            winograd: &$crate::generic::transforms!($isa, $elem, $vector),
+            weave: &[crate::WeaveKernel {
+                name: concat!(stringify!($elem), "_weave"),
+                lanes: LANES,
+                code: Code::new($isa, crate::weave::WeaveCode {
+                    weave: passes::weave,
+                    sum: passes::sum,
+                    pick: passes::pick,
+                }),
+            }],
+            upsample: &$crate::generic::upsampling!($isa, $elem, $vector),
+            activate: Code::new($isa, passes::activate),
+            depthwise: DepthwiseKernels {
+                lanes: LANES,
+                rows: &[$(DepthwiseKernel::along_rows::<$vector>(
+                    (concat!(stringify!($elem), "_dw_", $dw_mr, "x", $dw_nr), $isa),
+                    $dw_mr,
+                    (depthwise::dw::<$dw_mr>, depthwise::dw_direct::<$dw_mr>, Some(depthwise::threes)),
+                )),+],
+                // No plan has narrow rows with stride 2.
+                narrow: &[$($(DepthwiseKernel::along_rows::<$half>(
+                    (concat!(stringify!($elem), "_dw_", $half_mr, "x", $half_nr), $isa),
+                    $half_mr,
+                    (narrow::dw::<$half_mr>, narrow::dw_direct::<$half_mr>, None),
+                )),+)?],
+                channels: &[$(DepthwiseKernel::along_channels::<$vector>(
+                    (concat!(stringify!($elem), "_dwt_", $dwt_nr, "x", $dwt_mr), $isa),
+                    $dwt_mr,
+                    depthwise::dwt::<$dwt_mr>,
+                )),+],
+                code: Code::new($isa, DepthwisePasses {
+                    copy: depthwise::copy,
+                    split: depthwise::split,
+                    gather: depthwise::gather,
+                    scatter: depthwise::scatter,
+                }),
+            },
+        };
     };
 }
-pub(crate) use tile_table;
+pub(crate) use kernels;
 
-/// A descriptor with the fields of all kinds, and its own.
-macro_rules! tile {
-    ($kernel:ident, { $($own:tt)* }, $($fields:tt)*) => {
-        crate::ukernel::$kernel { $($fields)* $($own)* }
-    };
-}
-pub(crate) use tile;
-
-/// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table.
-/// The tiles are the same for all:
+/// The Winograd transforms, which are the same for all ISAs and types:
 /// `name(values down, outputs down; values along, outputs along)`. A name says outputs and taps.
-macro_rules! winograd_tiles {
-    ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]) => {
-        $crate::generic::winograd_tiles! {
-            $vector, $elem, $isa, #[$attr]:
-            f5x5_2x2(6, 5; 6, 5), f2x2_3x3(4, 2; 4, 2), f4x2_3x3(6, 4; 4, 2), f4x4_3x3(6, 4; 6, 4), f4x5_3x3(6, 4; 7, 5), f3x3_4x4(6, 3; 6, 3), f2x2_5x5(6, 2; 6, 2), f2x4_5x5(6, 2; 8, 4), f4x4_5x5(8, 4; 8, 4), f6x6_3x3(8, 6; 8, 6),
-            f1x5_1x2(1, 1; 6, 5), f1x2_1x3(1, 1; 4, 2), f1x4_1x3(1, 1; 6, 4), f1x3_1x4(1, 1; 6, 3), f1x4_1x5(1, 1; 8, 4), f1x6_1x3(1, 1; 8, 6),
+macro_rules! transforms {
+    ($isa:expr, $elem:ident, $vector:ident) => {
+        $crate::generic::transforms! {
+            $isa, $elem, $vector:
+            f5x5_2x2(6, 5; 6, 5), f2x2_3x3(4, 2; 4, 2), f4x2_3x3(6, 4; 4, 2), f4x4_3x3(6, 4; 6, 4),
+            f4x5_3x3(6, 4; 7, 5), f3x3_4x4(6, 3; 6, 3), f2x2_5x5(6, 2; 6, 2), f2x4_5x5(6, 2; 8, 4),
+            f4x4_5x5(8, 4; 8, 4), f6x6_3x3(8, 6; 8, 6),
+            f1x5_1x2(1, 1; 6, 5), f1x2_1x3(1, 1; 4, 2), f1x4_1x3(1, 1; 6, 4), f1x3_1x4(1, 1; 6, 3),
+            f1x4_1x5(1, 1; 8, 4), f1x6_1x3(1, 1; 8, 6),
             f4x1_3x1(6, 4; 1, 1), f3x1_4x1(6, 3; 1, 1), f4x1_5x1(8, 4; 1, 1)
         }
     };
-    ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]: $($name:ident($nv:literal, $mv:literal; $nh:literal, $mh:literal)),+) => {
-        $(
-            mod $name {
-                use super::*;
-
-                /// # Safety
-                /// As for the generic transform, with this ISA and tile.
-                #[$attr]
-                pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<'_, $elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::winograd::split::<$vector, $nh, $mh>(args) }
-                }
-
-                /// # Safety
-                /// As for the generic transform, with this ISA and tile.
-                #[$attr]
-                pub(super) unsafe fn input(args: &crate::winograd::InputArgs<$elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::winograd::input::<$vector, $nv, $nh>(args) }
-                }
-
-                /// # Safety
-                /// As for the generic transform, with this ISA and tile.
-                #[$attr]
-                pub(super) unsafe fn straight(args: &crate::winograd::StraightArgs<'_, $elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::winograd::straight::<$vector, $nv, $nh, $mv, $mh>(args) }
-                }
-
-                /// # Safety
-                /// As for the generic transform, with this ISA and tile.
-                #[$attr]
-                pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<$elem>) -> bool {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::winograd::output::<$vector, $nv, $nh, $mv, $mh>(args) }
-                }
-            }
-        )+
-
-        /// # Safety
-        /// As for the generic function, with this ISA.
-        #[$attr]
-        unsafe fn extend(args: &crate::winograd::SplitArgs<'_, $elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::winograd::extend::<$vector>(args) }
-        }
-
-        pub(crate) static WINOGRAD: &[crate::WinogradKernel<$elem>] = &[$(
-            crate::WinogradKernel {
-                name: concat!(stringify!($elem), "_winograd_", stringify!($name)),
-                isa: $isa,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                down: crate::winograd::Tile { values: $nv, outputs: $mv },
-                along: crate::winograd::Tile { values: $nh, outputs: $mh },
-                split: $name::split,
-                extend,
-                input: $name::input,
-                straight: if crate::generic::winograd::is_straight::<$vector>($nv, $nh, $mh) { Some($name::straight) } else { None },
-                output: $name::output,
-            }
-        ),+];
+    ($isa:expr, $elem:ident, $vector:ident: $($name:ident($nv:literal, $mv:literal; $nh:literal, $mh:literal)),+) => {
+        [$(crate::WinogradKernel {
+            name: concat!(stringify!($elem), "_winograd_", stringify!($name)),
+            lanes: LANES,
+            down: crate::winograd::Tile { values: $nv, outputs: $mv },
+            along: crate::winograd::Tile { values: $nh, outputs: $mh },
+            is_straight: crate::generic::winograd::is_straight::<$vector>($nv, $nh, $mh),
+            code: Code::new($isa, crate::winograd::WinogradCode {
+                extend: winograd::extend,
+                split: winograd::split::<$nh, $mh>,
+                input: winograd::input::<$nv, $nh>,
+                straight: winograd::straight::<$nv, $nh, $mv, $mh>,
+                output: winograd::output::<$nv, $nh, $mv, $mh>,
+            }),
+        }),+]
     };
 }
-pub(crate) use winograd_tiles;
+pub(crate) use transforms;
 
-/// Instantiates the weaving kernels of one ISA and element type, and lists them in a table.
-macro_rules! weave_kernel {
-    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident, $pick:ident) => {
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn $sum(args: &crate::weave::SumArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::weave::sum::<$vector>(args) }
+/// The kernels of depthwise transposed convolution, which are the same for all ISAs and types: the
+/// stride down, and taps down x along.
+macro_rules! upsampling {
+    ($isa:expr, $elem:ident, $vector:ident) => {
+        $crate::generic::upsampling! {
+            $isa, $elem, $vector:
+            (2: 2 x 2), (2: 3 x 3), (2: 4 x 4), (2: 5 x 5), (1: 1 x 2), (1: 1 x 3), (1: 1 x 4), (1: 1 x 5)
         }
-
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn $pick(args: &crate::weave::PickArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::weave::pick::<$vector>(args) }
-        }
-
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn $fetch(args: &crate::weave::FetchArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::weave::fetch::<$vector>(args) }
-        }
-
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn $name(args: &crate::weave::WeaveArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::weave::weave::<$vector>(args) }
-        }
-        pub(crate) static $table: &[crate::WeaveKernel<<$vector as crate::simd::Simd>::Elem>] = &[crate::WeaveKernel {
-            name: stringify!($name),
-            isa: $isa,
-            lanes: <$vector as crate::simd::Simd>::LANES,
-            f: $name,
-            fetch: $fetch,
-            sum: $sum,
-            pick: $pick,
-        }];
+    };
+    ($isa:expr, $elem:ident, $vector:ident: $(($sh:literal: $kh:literal x $kw:literal)),+) => {
+        [$(crate::UpsampleKernel {
+            name: concat!(stringify!($elem), "_upsample_", $kh, "x", $kw),
+            lanes: LANES,
+            stride: $sh,
+            kernel: ($kh, $kw),
+            code: Code::new($isa, [passes::upsample::<$sh, $kh, $kw, 0>, passes::upsample::<$sh, $kh, $kw, 1>]),
+        }),+]
     };
 }
-pub(crate) use weave_kernel;
-
-/// Instantiates the activations of one ISA and element type.
-macro_rules! activation_kernel {
-    ($vector:ty, #[$attr:meta], $kernel:ident: $name:ident) => {
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn $name(args: &crate::activation::ActivateArgs<<$vector as crate::simd::Simd>::Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::activation::activate::<$vector>(args) }
-        }
-        pub(crate) const $kernel: crate::activation::ActivateFn<<$vector as crate::simd::Simd>::Elem> = $name;
-    };
-}
-pub(crate) use activation_kernel;
+pub(crate) use upsampling;

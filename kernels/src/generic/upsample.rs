@@ -17,6 +17,7 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::VectorEpilogue;
 use crate::Real;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::upsample::UpsampleArgs;
@@ -52,33 +53,34 @@ const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
 /// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const KW: usize, const ODD: usize>(
-    args: &UpsampleArgs<V::Elem>,
+    args: &UpsampleArgs<'_, V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
     // SAFETY: the caller's promise, passed on. Planes are as far apart as it says, and steps see
     // the output's rows. For pairs inside, everything that they see lies in rows of X, and both
     // vectors lie in rows of Y. Other pairs have masks. Whole steps have all of their rows.
     unsafe {
+        let (input, output) = (&args.input, &args.output);
         let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;
         let edges = PairEdges::<V>::new(args, (low, held));
-        let (first, end) = (args.row / SH, (args.row + args.rows - 1) / SH + 1);
-        for plane in 0..args.planes {
-            let w = args.w.add(plane * args.w_plane);
+        let (first, end) = (output.row / SH, (output.row + output.rows - 1) / SH + 1);
+        for plane in 0..input.planes {
+            let w = input.w.as_ptr().add(plane * KH * KW);
             let mut weights =
-                Weights { bias: V::splat(*args.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
+                Weights { bias: V::splat(*args.epilogue.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
             for tap in (0..KH * KW).step_by(V::SCALARS) {
                 weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
             }
             // LLVM must know nothing about these pointers: it would keep one for each row, vector
             // and edge in memory. Pointers to rows that do not exist are not used.
-            let mut x =
-                args.x.wrapping_add(plane * args.x_plane + first * args.width).wrapping_offset(args.shift + low);
-            let y: *const V::Elem = args.y.wrapping_add(plane * args.y_plane);
-            let mut y = y.wrapping_add(first * SH * args.out_width).wrapping_sub(args.row * args.out_width);
+            let x = input.x.as_ptr().wrapping_add(plane * input.x_plane + first * input.width);
+            let mut x = x.wrapping_offset(args.shift() + low);
+            let y: *const V::Elem = args.y.wrapping_add(plane * output.plane);
+            let mut y = y.wrapping_add(first * SH * output.width).wrapping_sub(output.row * output.width);
             for step in first..end {
-                let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
-                let is_whole = has_all_outputs && step >= before && step < args.height;
+                let has_all_outputs = step * SH >= output.row && (step + 1) * SH <= output.row + output.rows;
+                let is_whole = has_all_outputs && step >= before && step < input.height;
                 let mut place = Place { step, pair: 0, x, y };
                 // Two loops: the choice of rows would take registers from the first loop, which
                 // nearly all steps use.
@@ -94,8 +96,8 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
                     pairs::<V, SH, KH, KW, ODD, true, true>(args, &weights, &place, &edges);
                     place.next();
                 }
-                x = V::advance(x, args.width);
-                y = V::advance(y, SH * args.out_width);
+                x = V::advance(x, input.width);
+                y = V::advance(y, SH * output.width);
             }
         }
     }
@@ -145,20 +147,21 @@ impl<V: Simd> PairEdges<V> {
     /// # Safety
     /// CPU: the ISA of `V`.
     #[inline(always)]
-    unsafe fn new(args: &UpsampleArgs<V::Elem>, (low, held): (isize, usize)) -> Self {
-        let pairs = args.out_width.div_ceil(2 * V::LANES);
-        let position = |pair: usize| (pair * V::LANES) as isize + args.shift + low;
+    unsafe fn new(args: &UpsampleArgs<'_, V::Elem>, (low, held): (isize, usize)) -> Self {
+        let (width, out_width) = (args.input.width, args.output.width);
+        let pairs = out_width.div_ceil(2 * V::LANES);
+        let position = |pair: usize| (pair * V::LANES) as isize + args.shift() + low;
         // A pair inside ends before position `width` at all of its shifts. The last pair may be
         // incomplete in Y.
-        let behind = args.width as isize - (V::LANES + held - 1) as isize - position(0);
-        let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(args.out_width / (2 * V::LANES)) };
+        let behind = width as isize - (V::LANES + held - 1) as isize - position(0);
+        let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(out_width / (2 * V::LANES)) };
         let head = usize::from(position(0) < 0).min(tail);
         // SAFETY: rows are long enough for masks; the caller runs where the ISA is.
         unsafe {
             let mut masks = [[V::mask(0, V::LANES.max(LEAST_ROW)); MOST_HELD]; 4];
             for (masks, pair) in masks.iter_mut().zip([0, tail, tail + 1]) {
                 for s in 0..MOST_HELD {
-                    masks[s] = V::mask(position(pair) + s as isize, args.width);
+                    masks[s] = V::mask(position(pair) + s as isize, width);
                 }
             }
             Self { pairs, head, tail, masks }
@@ -182,7 +185,7 @@ unsafe fn pairs<
     const MASKED: bool,
     const PARTIAL: bool,
 >(
-    args: &UpsampleArgs<V::Elem>,
+    args: &UpsampleArgs<'_, V::Elem>,
     weights: &Weights<V>,
     &Place { step, pair, x, y }: &Place<V>,
     edges: &PairEdges<V>,
@@ -191,7 +194,7 @@ unsafe fn pairs<
     // caller promises that. Stores and the residual end with the output's row.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         let masks = if !MASKED || PARTIAL && (edges.head..edges.tail).contains(&pair) {
             3
         } else if pair < edges.head {
@@ -202,17 +205,17 @@ unsafe fn pairs<
         let masks = edges.masks.get_unchecked(masks);
         let mut rows = [[V::splat(V::Elem::ZERO); MOST_HELD]; MOST_HELD];
         for t in 0..KH.div_ceil(SH) {
-            if PARTIAL && step.wrapping_sub(t) >= args.height {
+            if PARTIAL && step.wrapping_sub(t) >= args.input.height {
                 continue;
             }
-            let x = x.wrapping_sub(t * args.width);
+            let x = x.wrapping_sub(t * args.input.width);
             for s in 0..held {
                 let x = x.wrapping_add(s);
                 rows[t][s] = if MASKED { V::load_lanes(x, masks[s]) } else { V::load(x) };
             }
         }
         for r in 0..SH {
-            if PARTIAL && (step * SH + r).wrapping_sub(args.row) >= args.rows {
+            if PARTIAL && (step * SH + r).wrapping_sub(args.output.row) >= args.output.rows {
                 continue;
             }
             let mut sums = [weights.bias; 2];
@@ -240,21 +243,11 @@ unsafe fn pairs<
                 }
             }
             let (a, b) = sums[0].zip(sums[1]);
-            let y = y.wrapping_add(r * args.out_width);
+            let y = y.wrapping_add(r * args.output.width);
             for (i, x) in [(0, a), (1, b)] {
-                let n = if MASKED { args.out_width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
-                let y = y.wrapping_add(i * V::LANES).cast_mut();
-                let mut x = x;
-                if n >= V::LANES {
-                    if !args.residual.is_null() {
-                        x = x.add(V::load(args.residual.offset(y.offset_from(args.y))));
-                    }
-                    x.clamp(lo, hi).store(y);
-                } else if n > 0 {
-                    if !args.residual.is_null() {
-                        x = x.add(V::load_first(args.residual.offset(y.offset_from(args.y)), n));
-                    }
-                    x.clamp(lo, hi).store_first(y, n);
+                let n = if MASKED { args.output.width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
+                if n > 0 {
+                    finish.store_to(x, y.wrapping_add(i * V::LANES).cast_mut(), n.min(V::LANES));
                 }
             }
         }
@@ -266,56 +259,3 @@ unsafe fn pairs<
 const fn held_weights<V: Simd>(vectors: usize) -> usize {
     V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
 }
-
-/// Instantiates the kernels of one ISA and element type, and lists them in a table:
-/// `name(stride, taps down, taps along)`.
-macro_rules! upsample_kernels {
-    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($sh:literal, $kh:literal, $kw:literal)),+ $(,)?) => {
-        $(
-            mod $name {
-                use super::*;
-
-                /// # Safety
-                /// As for the generic kernel, with this ISA and size.
-                #[$attr]
-                pub(super) unsafe fn even(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::upsample::upsample::<$vector, $sh, $kh, $kw, 0>(args) }
-                }
-
-                /// # Safety
-                /// As for the generic kernel, with this ISA and size.
-                #[$attr]
-                pub(super) unsafe fn odd(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::upsample::upsample::<$vector, $sh, $kh, $kw, 1>(args) }
-                }
-            }
-        )+
-        pub(crate) static $table: &[crate::UpsampleKernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
-            crate::UpsampleKernel {
-                name: stringify!($name),
-                isa: $isa,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                stride: $sh,
-                kernel: ($kh, $kw),
-                f: [$name::even, $name::odd],
-            }
-        ),+];
-    };
-    ($vector:ty, $isa:expr, #[$attr:meta], f32) => {
-        $crate::generic::upsample::upsample_kernels! {
-            $vector, $isa, #[$attr], F32:
-            f32_upsample_2x2(2, 2, 2), f32_upsample_3x3(2, 3, 3), f32_upsample_4x4(2, 4, 4), f32_upsample_5x5(2, 5, 5),
-            f32_upsample_1x2(1, 1, 2), f32_upsample_1x3(1, 1, 3), f32_upsample_1x4(1, 1, 4), f32_upsample_1x5(1, 1, 5),
-        }
-    };
-    ($vector:ty, $isa:expr, #[$attr:meta], f64) => {
-        $crate::generic::upsample::upsample_kernels! {
-            $vector, $isa, #[$attr], F64:
-            f64_upsample_2x2(2, 2, 2), f64_upsample_3x3(2, 3, 3), f64_upsample_4x4(2, 4, 4), f64_upsample_5x5(2, 5, 5),
-            f64_upsample_1x2(1, 1, 2), f64_upsample_1x3(1, 1, 3), f64_upsample_1x4(1, 1, 4), f64_upsample_1x5(1, 1, 5),
-        }
-    };
-}
-pub(crate) use upsample_kernels;

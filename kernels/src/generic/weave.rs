@@ -9,9 +9,11 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
+use super::VectorEpilogue;
 use crate::Real;
-use crate::simd::{Simd, lanes_in_row};
-use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
+use crate::simd::{Simd, mask_in_row};
+use crate::ukernel::EpilogueArgs;
+use crate::weave::{PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -89,14 +91,14 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one
     // element further. The stores are `n` elements from `at + done` on.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let (finish, bias) = (VectorEpilogue::<V>::new(&args.epilogue, args.y), V::splat(*args.epilogue.bias));
         let x = args.x.wrapping_add(run.from + done / P);
-        let mut strands = [[V::splat(args.bias); NV]; P];
+        let mut strands = [[bias; NV]; P];
         for p in 0..P {
             let (strand, next) = strand::<P>(run, p);
             let sum = args.sums.get_unchecked(strand);
             let x = x.wrapping_add(next);
-            let mut acc = [V::splat(args.bias); NV];
+            let mut acc = [bias; NV];
             for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
                 let (row, w) = (x.add(*offset as usize), V::splat(*w));
                 for j in 0..NV {
@@ -105,10 +107,8 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             }
             strands[p] = acc;
         }
-        let y = args.y.add(run.at + done);
-        let residual = args.residual.wrapping_add(run.at + done);
         for j in 0..NV {
-            let mut v = [V::splat(args.bias); P];
+            let mut v = [bias; P];
             for p in 0..P {
                 v[p] = strands[p][j];
             }
@@ -116,31 +116,9 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             for p in 0..P {
                 let at = (j * P + p) * V::LANES;
                 let n = n.saturating_sub(at).min(V::LANES);
-                if n == V::LANES {
-                    let x = if args.residual.is_null() { v[p] } else { v[p].add(V::load(residual.add(at))) };
-                    x.clamp(lo, hi).store(y.add(at));
-                } else if n > 0 {
-                    let x = if args.residual.is_null() { v[p] } else { v[p].add(V::load_first(residual.add(at), n)) };
-                    x.clamp(lo, hi).store_first(y.add(at), n);
+                if n > 0 {
+                    finish.store(v[p], run.at + done + at, n);
                 }
-            }
-        }
-    }
-}
-
-/// Prefetches the destination's cache lines into the L2 cache.
-///
-/// # Safety
-/// CPU: the ISA of `V`. No memory is touched: a prefetch is a hint.
-#[inline(always)]
-pub(crate) unsafe fn fetch<V: Simd>(args: &FetchArgs<'_, V::Elem>) {
-    let step = 64 / size_of::<V::Elem>();
-    for c in 0..args.rows {
-        for run in args.runs {
-            // Nobody has compared the runs with the destination.
-            let y = args.y.wrapping_add(c.wrapping_mul(args.ldy)).wrapping_add(run.at);
-            for i in 0..run.len.div_ceil(step) {
-                V::prefetch(y.wrapping_add(i * step));
             }
         }
     }
@@ -235,7 +213,9 @@ impl<const P: usize> PickRun<'_, P> {
                     if let Some(src) = src {
                         for s in 0..STRIDE {
                             let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
-                            V::prefetch(src.wrapping_add(ahead));
+                            if ahead > 0 {
+                                V::prefetch(src.wrapping_add(ahead));
+                            }
                             v[s] = V::load(src);
                         }
                         v = V::deinterleave(v);
@@ -260,7 +240,7 @@ impl<const P: usize> PickRun<'_, P> {
         let ahead = self.picks.ahead;
         let mut masks = [0; STRIDE];
         for s in 0..STRIDE {
-            masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
+            masks[s] = mask_in_row(V::LANES, self.position + (s * V::LANES) as isize, self.picks.width);
         }
         for row in self.picks.rows {
             // SAFETY: the caller's promise. The masks only have lanes that lie in a row.
@@ -270,7 +250,9 @@ impl<const P: usize> PickRun<'_, P> {
                     let src = src.wrapping_add(begin).wrapping_offset(self.position);
                     for s in 0..STRIDE {
                         let src = src.wrapping_add(s * V::LANES);
-                        V::prefetch(src.wrapping_add(ahead));
+                        if ahead > 0 {
+                            V::prefetch(src.wrapping_add(ahead));
+                        }
                         v[s] = V::load_mask(src, masks[s]);
                     }
                     v = V::deinterleave(v);
@@ -283,14 +265,6 @@ impl<const P: usize> PickRun<'_, P> {
             }
         }
     }
-}
-
-/// A mask of the lanes of a vector at `position` that lie in a row of `width` elements.
-#[inline(always)]
-fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
-    let (from, to) = lanes_in_row(V::LANES, position, width);
-    let below = |n: usize| ((1_u64 << n) - 1) as u32;
-    if from < to { below(to) & !below(from) } else { 0 }
 }
 
 /// Number of neighbouring phases from which on a block of elements is transposed. Fewer phases
@@ -383,7 +357,7 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
             macro_rules! read {
                 ($i:literal) => {
                     let position = first + ((at + $i.min(n - 1)) * picks.stride) as isize;
-                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row::<V>(position, picks.width));
+                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row(V::LANES, position, picks.width));
                 };
             }
             macro_rules! write {
@@ -409,7 +383,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
     // stores at `at + len` of the row.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         // What rows have in common is computed once, because there is little work for each row.
         let mut strands = [args.sums; P];
         for p in 0..P {
@@ -420,7 +394,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
         let whole = run.len / (P * V::LANES);
         let rest = run.len - whole * P * V::LANES;
         for c in 0..args.rows {
-            let bias = V::splat(*args.bias.add(c));
+            let bias = V::splat(*args.epilogue.bias.add(c));
             for i in 0..whole {
                 let mut v = [bias; P];
                 for p in 0..P {
@@ -429,7 +403,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                 let v = interleave::<V, P>(v);
                 for j in 0..P {
                     let at = at + (i * P + j) * V::LANES;
-                    finish(args, v[j].add(bias), (lo, hi), at, V::LANES).store(args.y.add(at));
+                    finish.store(v[j].add(bias), at, V::LANES);
                 }
             }
             if rest > 0 {
@@ -441,8 +415,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                 for j in 0..P {
                     let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
                     if n > 0 {
-                        let at = at + (whole * P + j) * V::LANES;
-                        finish(args, v[j].add(bias), (lo, hi), at, n).store_first(args.y.add(at), n);
+                        finish.store(v[j].add(bias), at + (whole * P + j) * V::LANES, n);
                     }
                 }
             }
@@ -452,24 +425,6 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
             }
             at = at.wrapping_add(args.ldy);
         }
-    }
-}
-
-/// Finishes `n` sums, which have their bias, for the outputs from `at` on: residual and clamp.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: the residual, unless null, is readable for `n` elements from `at`
-/// on.
-#[inline(always)]
-unsafe fn finish<V: Simd>(args: &WeaveArgs<'_, V::Elem>, x: V, (lo, hi): (V, V), at: usize, n: usize) -> V {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if args.residual.is_null() {
-            return x.clamp(lo, hi);
-        }
-        let residual = args.residual.add(at);
-        let residual = if n == V::LANES { V::load(residual) } else { V::load_first(residual, n) };
-        x.add(residual).clamp(lo, hi)
     }
 }
 
@@ -483,21 +438,15 @@ fn strand<const P: usize>(run: &Run, p: usize) -> (usize, usize) {
 
 /// Interleaves the lanes of 1, 2, 4 or 8 vectors. Live registers: the vectors, and as many
 /// results.
-///
-/// # Safety
-/// CPU: the ISA of `V`.
 #[inline(always)]
-unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
+fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     let mut v = v;
     // Each round zips the strands that are P / 2 apart: after log2(P) rounds they are in order.
     let mut round = 1;
     while round < P {
         let from = v;
         for i in 0..P / 2 {
-            // SAFETY: the caller runs where the ISA is.
-            let (low, high) = unsafe { from[i].zip(from[i + P / 2]) };
-            v[2 * i] = low;
-            v[2 * i + 1] = high;
+            (v[2 * i], v[2 * i + 1]) = from[i].zip(from[i + P / 2]);
         }
         round *= 2;
     }
@@ -514,7 +463,7 @@ unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize)
     // the stores at `at + len` of the row.
     unsafe {
         let phases = args.slots.len();
-        let bias = *args.bias.add(c);
+        let EpilogueArgs { bias, residual, lo, hi, .. } = args.epilogue;
         for p in 0..phases {
             let strand = run.phase + p;
             let (slot, next) = if strand < phases { (strand, 0) } else { (strand - phases, 1) };
@@ -522,10 +471,10 @@ unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize)
             let strand = args.sums.add(slot * args.step + c * args.pitch + run.from + next);
             for i in 0..run.len.saturating_sub(p).div_ceil(phases) {
                 let at = c * args.ldy + run.at + i * phases + p;
-                let x = *strand.add(i) + bias;
-                let x = if args.residual.is_null() { x } else { x + *args.residual.add(at) };
-                let x = if x < args.lo { args.lo } else { x };
-                *args.y.add(at) = if x > args.hi { args.hi } else { x };
+                let x = *strand.add(i) + *bias.add(c);
+                let x = if residual.is_null() { x } else { x + *residual.add(at) };
+                let x = if x < lo { lo } else { x };
+                *args.y.add(at) = if x > hi { hi } else { x };
             }
         }
     }

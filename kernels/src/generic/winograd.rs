@@ -27,163 +27,123 @@
     reason = "loops over indices unroll before arrays are split into registers"
 )]
 
+use super::{VectorEpilogue, constant};
 use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
 use crate::winograd::{
-    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes,
-    tiles_of_a_vector,
+    Border, InputArgs, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes, tiles_of_a_vector,
 };
 
 /// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn polynomial<V: Simd, const N: usize, const C: usize>(
-    d: &[V; N],
-    first: usize,
-    c: &[f64; C],
-    count: usize,
-) -> V {
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let mut sum = d[first + 2 * count];
-        for q in 0..count {
-            let c = c[count - 1 - q];
-            let d = d[first + 2 * (count - 1 - q)];
-            sum = if c == 1.0 {
-                sum.add(d)
-            } else if c == -1.0 {
-                sum.sub(d)
-            } else {
-                d.mul_add(V::splat(V::Elem::from_f64(c)), sum)
-            };
-        }
-        sum
+fn polynomial<V: Simd, const N: usize, const C: usize>(d: &[V; N], first: usize, c: &[f64; C], count: usize) -> V {
+    let mut sum = d[first + 2 * count];
+    for q in 0..count {
+        let c = c[count - 1 - q];
+        let d = d[first + 2 * (count - 1 - q)];
+        sum = if c == 1.0 {
+            sum.add(d)
+        } else if c == -1.0 {
+            sum.sub(d)
+        } else {
+            d.mul_add(constant(d, c), sum)
+        };
     }
+    sum
 }
 
 /// The values at 0 and at infinity.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn ends<V: Simd, const N: usize>(d: &[V; N]) -> [V; 2] {
+fn ends<V: Simd, const N: usize>(d: &[V; N]) -> [V; 2] {
     let points = const { Points::of(N) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe { [polynomial(d, 0, &points.all, pairs(N)), polynomial(d, 1, &points.all, pairs(N))] }
+    [polynomial(d, 0, &points.all, pairs(N)), polynomial(d, 1, &points.all, pairs(N))]
 }
 
 /// The values at both points of pair `i`.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
+fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
     let points = const { Points::of(N) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let even = polynomial(d, 2, &points.without[i], pairs(N) - 1);
-        let odd = polynomial(d, 1, &points.without[i], pairs(N) - 1);
-        let a = V::splat(V::Elem::from_f64(points.a[i]));
-        let minus = V::splat(V::Elem::from_f64(-points.a[i]));
-        [odd.mul_add(a, even), odd.mul_add(minus, even)]
-    }
+    let even = polynomial(d, 2, &points.without[i], pairs(N) - 1);
+    let odd = polynomial(d, 1, &points.without[i], pairs(N) - 1);
+    let (a, minus) = (constant(odd, points.a[i]), constant(odd, -points.a[i]));
+    [odd.mul_add(a, even), odd.mul_add(minus, even)]
 }
 
 /// The values at 0, at the pairs, at the single point if there is one, and at infinity.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let points = const { Points::of(N) };
-        let (mut v, mut e) = (*d, *d);
-        if has_single(N) {
-            let minus = V::splat(V::Elem::from_f64(-points.single));
-            for k in 0..N - 1 {
-                e[k] = d[k].mul_add(minus, d[k + 1]);
-            }
-            v[N - 2] = polynomial(d, 1, &points.all, pairs(N));
+fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
+    let points = const { Points::of(N) };
+    let (mut v, mut e) = (*d, *d);
+    if has_single(N) {
+        let minus = constant(d[0], -points.single);
+        for k in 0..N - 1 {
+            e[k] = d[k].mul_add(minus, d[k + 1]);
         }
-        [v[0], v[N - 1]] = ends(&e);
-        for i in 0..pairs(N) {
-            [v[1 + 2 * i], v[2 + 2 * i]] = pair(&e, i);
-        }
-        v
+        v[N - 2] = polynomial(d, 1, &points.all, pairs(N));
     }
+    [v[0], v[N - 1]] = ends(&e);
+    for i in 0..pairs(N) {
+        [v[1 + 2 * i], v[2 + 2 * i]] = pair(&e, i);
+    }
+    v
 }
 
 /// Computes `M` outputs, at least 2, from the products at all points.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M] {
+fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M] {
     const { assert!(M <= 6, "a tile has at most six outputs") };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let zero = V::splat(V::Elem::ZERO);
-        let (mut plus, mut minus) = ([zero; PAIRS], [zero; PAIRS]);
-        for i in 0..pairs(N) {
-            plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
-            minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
-        }
-        let single = if has_single(N) { p[N - 2] } else { zero };
-        let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
-        // Calls and not a loop: LLVM would not unroll a loop of so many rounds, and would compute
-        // the powers in it. The calls for outputs from M on are not used, and vanish.
-        let all = [
-            output_of::<V, N, M, 0>(even),
-            output_of::<V, N, M, 1>(odd),
-            output_of::<V, N, M, 2>(even),
-            output_of::<V, N, M, 3>(odd),
-            output_of::<V, N, M, 4>(even),
-            output_of::<V, N, M, 5>(odd),
-        ];
-        let mut y = [p[0]; M];
-        for k in 0..M {
-            y[k] = all[k];
-        }
-        y
+    let zero = constant(p[0], 0.0);
+    let (mut plus, mut minus) = ([zero; PAIRS], [zero; PAIRS]);
+    for i in 0..pairs(N) {
+        plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
+        minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
     }
+    let single = if has_single(N) { p[N - 2] } else { zero };
+    let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
+    // Calls and not a loop: LLVM would not unroll a loop of so many rounds, and would compute
+    // the powers in it. The calls for outputs from M on are not used, and vanish.
+    let all = [
+        output_of::<V, N, M, 0>(even),
+        output_of::<V, N, M, 1>(odd),
+        output_of::<V, N, M, 2>(even),
+        output_of::<V, N, M, 3>(odd),
+        output_of::<V, N, M, 4>(even),
+        output_of::<V, N, M, 5>(odd),
+    ];
+    let mut y = [p[0]; M];
+    for k in 0..M {
+        y[k] = all[k];
+    }
+    y
 }
 
 /// Output `K` of [`inverse`]. `terms` are the sums of each pair's products, or the differences
 /// where `K` is odd. The other operands are the products at 0, at the single point and at
 /// infinity.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
+fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
     (terms, first, single, last): (&[V; PAIRS], V, V, V),
 ) -> V {
     let points = const { Points::of(N) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let mut sum = if K == M - 1 { last } else { first };
-        let mut is_empty = K > 0 && K < M - 1;
-        for i in 0..pairs(N) {
-            let power = power(points.a[i], points.squares[i], K);
-            sum = if is_empty {
-                terms[i].mul(V::splat(V::Elem::from_f64(power)))
-            } else if power == 1.0 {
-                sum.add(terms[i])
-            } else {
-                terms[i].mul_add(V::splat(V::Elem::from_f64(power)), sum)
-            };
-            is_empty = false;
-        }
-        if has_single(N) {
-            let power = power(points.single, points.single * points.single, K);
-            sum = if power == 1.0 { sum.add(single) } else { single.mul_add(V::splat(V::Elem::from_f64(power)), sum) };
-        }
-        sum
+    let mut sum = if K == M - 1 { last } else { first };
+    let mut is_empty = K > 0 && K < M - 1;
+    for i in 0..pairs(N) {
+        let power = power(points.a[i], points.squares[i], K);
+        sum = if is_empty {
+            terms[i].mul(constant(first, power))
+        } else if power == 1.0 {
+            sum.add(terms[i])
+        } else {
+            terms[i].mul_add(constant(first, power), sum)
+        };
+        is_empty = false;
     }
+    if has_single(N) {
+        let power = power(points.single, points.single * points.single, K);
+        sum = if power == 1.0 { sum.add(single) } else { single.mul_add(constant(first, power), sum) };
+    }
+    sum
 }
 
 /// `a^k`, from a point and its square.
@@ -206,14 +166,6 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
     let step = const { tiles_of_a_vector(V::LANES, Tile { values: N, outputs: M }) };
     let Border { elements, shape, masks, .. } = args.border;
-    if let Some(joined) = &shape.joined {
-        // SAFETY: the caller's promise, passed on.
-        return unsafe { split_joined::<V, N, M>(args, joined) };
-    }
-    if M.is_multiple_of(2) && shape.is_paired {
-        // SAFETY: the caller's promise, passed on.
-        return unsafe { split_pairs::<V, N, M>(args) };
-    }
     // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
     // promises whole vectors behind every place of the planes.
     unsafe {
@@ -338,24 +290,18 @@ const fn group_values(values: usize, group: usize) -> [bool; 4] {
 }
 
 /// The values of a group, for one vector of each row `d` of the tiles. See [`group_values`].
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) -> [V; 4] {
+fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) -> [V; 4] {
     let points = const { Points::of(NV) };
-    // SAFETY: the caller runs where the ISA is.
-    unsafe {
-        let [plus, minus] = pair(d, GROUP);
-        let mut values = [plus, plus, minus, plus];
-        if GROUP == 0 {
-            values[0] = polynomial(d, 0, &points.all, pairs(NV));
-        }
-        if GROUP + 1 == pairs(NV) {
-            values[3] = polynomial(d, 1, &points.all, pairs(NV));
-        }
-        values
+    let [plus, minus] = pair(d, GROUP);
+    let mut values = [plus, plus, minus, plus];
+    if GROUP == 0 {
+        values[0] = polynomial(d, 0, &points.all, pairs(NV));
     }
+    if GROUP + 1 == pairs(NV) {
+        values[3] = polynomial(d, 1, &points.all, pairs(NV));
+    }
+    values
 }
 
 /// Computes one group of values for a vector of tiles. `rows` point to the second element of the
@@ -379,9 +325,10 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
         let (mut values, mut edges) = ([[zero; MH]; 4], [zero; 4]);
         // Straight-line code: in a loop the values would live in memory.
         macro_rules! vectors {
-            ($load:ident: $($s:literal)+) => {$(
+            ($masked:literal: $($s:literal)+) => {$(
                 if $s < MH {
-                    let of = of_group::<V, NV, GROUP>(&$load::<V, NV, GROUP>(rows, $s * V::LANES, masks[$s]));
+                    let d = load_rows::<V, NV, GROUP, $masked>(rows, $s * V::LANES, masks[$s]);
+                    let of = of_group::<V, NV, GROUP>(&d);
                     for q in 0..4 {
                         values[q][$s] = of[q];
                     }
@@ -389,13 +336,13 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
             )+};
         }
         if masks[0] == V::ALL && masks[MH - 1] == V::ALL {
-            vectors!(load_rows: 0 1 2 3);
+            vectors!(false: 0 1 2 3);
         } else {
-            vectors!(load_live: 0 1 2 3);
+            vectors!(true: 0 1 2 3);
         }
         if masks[MH] != 0 {
             let last = 1 << (V::LANES - 1);
-            let mut both = load_live::<V, NV, GROUP>(rows, MH * V::LANES, masks[MH] & 1);
+            let mut both = load_rows::<V, NV, GROUP, true>(rows, MH * V::LANES, masks[MH] & 1);
             for k in 0..NV {
                 if needs_row(NV, GROUP, k) {
                     both[k] = both[k].load_over(rows[k].wrapping_sub(V::LANES), masks[MH] & last);
@@ -429,34 +376,13 @@ const fn needs_row(values: usize, group: usize, k: usize) -> bool {
     (k > 0 || group == 0) && (k + 1 < values || group + 1 == pairs(values))
 }
 
-/// Loads the vectors at `at` of the rows that a group of values needs.
+/// Loads the vectors at `at` of the rows that a group of values needs. If `MASKED`, lanes that are not in
+/// `mask` are zero.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: these rows are readable at `at` for a vector.
+/// CPU: the ISA. Memory: these rows are readable at `at` for a vector, or in the lanes of the mask.
 #[inline(always)]
-unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize>(
-    rows: &[*const V::Elem; NV],
-    at: usize,
-    _: u32,
-) -> [V; NV] {
-    // SAFETY: the caller's promise of ISA and memory.
-    unsafe {
-        let mut d = [V::splat(V::Elem::ZERO); NV];
-        for k in 0..NV {
-            if needs_row(NV, GROUP, k) {
-                d[k] = V::load(rows[k].add(at));
-            }
-        }
-        d
-    }
-}
-
-/// Loads as [`load_rows`], but only the lanes in `mask`; the others are zero.
-///
-/// # Safety
-/// CPU: the ISA. Memory: these rows are readable at `at` in those lanes.
-#[inline(always)]
-unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
+unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize, const MASKED: bool>(
     rows: &[*const V::Elem; NV],
     at: usize,
     mask: u32,
@@ -466,7 +392,8 @@ unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
         let mut d = [V::splat(V::Elem::ZERO); NV];
         for k in 0..NV {
             if needs_row(NV, GROUP, k) {
-                d[k] = V::load_mask(rows[k].wrapping_add(at), mask);
+                let row = rows[k].wrapping_add(at);
+                d[k] = if MASKED { V::load_mask(row, mask) } else { V::load(row) };
             }
         }
         d
@@ -495,118 +422,6 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
                     }
                 }
                 sum.store(args.free.add(i * args.free_stride + e));
-            }
-        }
-    }
-}
-
-/// Splits as [`split`], where the tiles of a row fill at most half of a vector. The other half
-/// takes the tiles of the next row of tiles.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
-#[inline(always)]
-unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
-    let Border { shape, masks, elements, .. } = args.border;
-    let (half, outputs) = (V::LANES / 2, shape.down.outputs);
-    let tiles = (1_u32 << shape.pitch) - 1;
-    let tiles = tiles | tiles << half;
-    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
-    // promises whole vectors behind every place of the planes. The tiles of two rows fit in one
-    // vector.
-    unsafe {
-        let zero = V::splat(args.zero);
-        for phase in 0..outputs {
-            let mut dst: *const V::Elem = args.planes.add(phase * shape.phase_len);
-            for r in (phase..shape.rows).step_by(2 * outputs) {
-                let mut v = [zero; M];
-                for (i, r) in [r, r + outputs].into_iter().enumerate() {
-                    if let Some(row) = args.row(r) {
-                        let row = row.wrapping_sub(elements.start);
-                        for s in 0..M / 2 {
-                            let p = row.wrapping_add(s * V::LANES);
-                            v[i * M / 2 + s] = V::load_mask(p, masks[s]);
-                            V::prefetch(p.wrapping_add(args.next));
-                        }
-                    }
-                }
-                let v = V::deinterleave(v);
-                let mut plane = dst;
-                for j in 0..N {
-                    if j > 0 {
-                        plane = V::advance(plane, shape.plane_len);
-                    }
-                    v[j % M].compress(tiles << (j / M)).store(plane.cast_mut());
-                }
-                dst = V::advance(dst, 2 * shape.pitch);
-            }
-        }
-    }
-}
-
-/// Splits as [`split`], where rows are narrow. Rows are first joined, so that vectors are full of
-/// tiles from several rows.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`. `N` is at most twice
-/// `M`.
-#[inline(always)]
-unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>, to: &Joined) {
-    let Border { elements, shape, .. } = args.border;
-    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
-    // promises room for the joined rows behind the planes. A row ends at least a vector before
-    // its phase does, and so do the vectors of the last tiles.
-    unsafe {
-        let zero = V::splat(args.zero);
-        let joined = args.planes.add(shape.plane_len * N);
-        // The lanes that are not padding. They are the same for all rows.
-        let mut masks = [[0; 2]; JOINED_VECTORS];
-        for i in 0..JOINED_VECTORS {
-            let at = i * V::LANES;
-            masks[i] = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
-        }
-        for phase in 0..shape.down.outputs {
-            let mut dst: *const V::Elem = joined.add(phase * to.phase);
-            for r in (phase..shape.rows).step_by(shape.down.outputs) {
-                let row = args.row(r);
-                // What a row's last vector stores beyond the row, the next row overwrites.
-                for i in 0..JOINED_VECTORS {
-                    let at = i * V::LANES;
-                    if at < to.row {
-                        let mut v = [zero; 2];
-                        if let Some(row) = row {
-                            let p = row.wrapping_sub(elements.start).wrapping_add(at);
-                            V::prefetch(p.wrapping_add(args.next));
-                            v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
-                        }
-                        v[0].store(dst.add(at).cast_mut());
-                        v[1].store(dst.add(to.half + at).cast_mut());
-                    }
-                }
-                dst = V::advance(dst, to.row);
-            }
-        }
-        for phase in 0..shape.down.outputs {
-            let tiles = (shape.rows - phase).div_ceil(shape.down.outputs) * shape.pitch;
-            let mut src: *const V::Elem = joined.add(phase * to.phase);
-            let mut place: *const V::Elem = args.planes.add(phase * shape.phase_len);
-            for _ in (0..tiles).step_by(V::LANES) {
-                let (mut first, mut behind) = ([zero; M], [zero; M]);
-                for s in 0..M {
-                    first[s] = V::load(src.add(s * V::LANES));
-                    behind[s] = V::load(src.add(to.half + s * V::LANES));
-                }
-                let (first, behind) = (V::deinterleave(first), V::deinterleave(behind));
-                let mut dst = place;
-                for j in 0..N {
-                    if j > 0 {
-                        dst = V::advance(dst, shape.plane_len);
-                    }
-                    let v = if j < M { first[j] } else { behind[j % M] };
-                    v.store(dst.cast_mut());
-                }
-                src = V::advance(src, M * V::LANES);
-                place = V::advance(place, V::LANES);
             }
         }
     }
@@ -695,13 +510,9 @@ unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize
 }
 
 /// [`forward`] if the axis has a transform, otherwise the same value.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
-    // SAFETY: the caller runs where the ISA is.
-    if N == 1 { *d } else { unsafe { forward(d) } }
+fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
+    if N == 1 { *d } else { forward(d) }
 }
 
 /// Stores values to consecutive planes.
@@ -732,29 +543,30 @@ const PIXELS: usize = 6 * 16;
 /// CPU: the ISA of `V`. Memory: as [`OutputArgs`] states for the sizes.
 #[inline(always)]
 pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
-    args: &OutputArgs<V::Elem>,
+    args: &OutputArgs<'_, V::Elem>,
 ) -> bool {
     let per = const { if V::LANES < MH { 1 } else { V::LANES / MH } };
     // SAFETY: OutputArgs promises whole vectors of channels at every product, and the pixels of Y
     // that are written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
-        let bias = V::load_first(args.bias, args.channels);
+        let (products, to) = (&args.products, &args.pixels);
+        let bias = V::load_first(args.epilogue.bias, to.channels);
         let mut pixels = [zero; PIXELS];
         let mut is_good = true;
-        for first in (0..args.tiles).step_by(per) {
-            let count = if args.tiles - first < per { args.tiles - first } else { per };
+        for first in (0..products.tiles).step_by(per) {
+            let count = if products.tiles - first < per { products.tiles - first } else { per };
             for k in 0..count {
-                let p = args.products.add((first + k) * args.tile_step);
-                let check = take_back::<V, NV, NH, MV, MH>(p, args.plane, bias, &mut pixels, k * MH);
+                let p = products.values.as_ptr().add((first + k) * products.tile_step);
+                let check = take_back::<V, NV, NH, MV, MH>(p, products.plane, bias, &mut pixels, k * MH);
                 if !check.is_finite() {
                     is_good = false;
                     *args.bad.add(first + k) = 1;
                 }
             }
-            let width = args.width - first * MH;
+            let width = to.width - first * MH;
             let width = if width < count * MH { width } else { count * MH };
-            let rows = if args.height < MV { args.height } else { MV };
+            let rows = if to.height < MV { to.height } else { MV };
             for i in 0..rows {
                 // One round, unless tiles are wider than a vector.
                 for start in (0..width).step_by(V::LANES) {
@@ -764,11 +576,11 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
                     }
                     V::transpose(&mut t);
                     let width = if width - start < V::LANES { width - start } else { V::LANES };
-                    put_rows::<V>(&t, args, i * args.row_step + first * MH + start, width);
+                    put_rows::<V>(&t, args, i * to.row_step + first * MH + start, width);
                 }
             }
         }
-        if args.past_cache {
+        if to.past_cache {
             V::fence();
         }
         is_good
@@ -815,13 +627,9 @@ unsafe fn take_back<V: Simd, const NV: usize, const NH: usize, const MV: usize, 
 }
 
 /// [`inverse`] if the axis has a transform, otherwise the same value.
-///
-/// # Safety
-/// CPU: the ISA.
 #[inline(always)]
-unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -> [V; M] {
-    // SAFETY: the caller runs where the ISA is.
-    if N == 1 { [d[0]; M] } else { unsafe { inverse(d) } }
+fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -> [V; M] {
+    if N == 1 { [d[0]; M] } else { inverse(d) }
 }
 
 /// Adds the residual to one row of pixels of each channel, clamps it and stores it to Y.
@@ -829,36 +637,33 @@ unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -
 /// # Safety
 /// CPU: the ISA. Memory: as [`OutputArgs`] states.
 #[inline(always)]
-unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, width: usize) {
+unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<'_, V::Elem>, at: usize, width: usize) {
     // SAFETY: the caller's promise of ISA and memory.
     unsafe {
-        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
-        let y = args.y.add(at);
-        if args.residual.is_null() && args.channels == V::LANES {
+        let (lo, hi) = (V::splat(args.epilogue.lo), V::splat(args.epilogue.hi));
+        let (y, to) = (args.y.add(at), &args.pixels);
+        if args.epilogue.residual.is_null() && to.channels == V::LANES {
             if width < V::LANES {
                 for c in 0..V::LANES {
-                    t[c].clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
+                    t[c].clamp(lo, hi).store_first(y.add(c * to.channel_step), width);
                 }
-            } else if args.past_cache {
+            } else if to.past_cache {
                 for c in 0..V::LANES {
-                    t[c].clamp(lo, hi).store_past_cache(y.add(c * args.channel_step));
+                    t[c].clamp(lo, hi).store_past_cache(y.add(c * to.channel_step));
                 }
             } else {
                 for c in 0..V::LANES {
-                    t[c].clamp(lo, hi).store(y.add(c * args.channel_step));
+                    t[c].clamp(lo, hi).store(y.add(c * to.channel_step));
                 }
             }
             return;
         }
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
         // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
         // live in memory.
         for c in 0..V::LANES {
-            if c < args.channels {
-                let mut row = t[c];
-                if !args.residual.is_null() {
-                    row = row.add(V::load_first(args.residual.add(at + c * args.channel_step), width));
-                }
-                row.clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
+            if c < to.channels {
+                finish.store(t[c], at + c * to.channel_step, width);
             }
         }
     }

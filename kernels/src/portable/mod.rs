@@ -1,14 +1,37 @@
 //! The kernels for any target, by the vectors of the `wide` crate.
+//!
+//! Tiles are sized for the 16 xmm registers of x86-64's baseline, where a vector is two registers. A GEMM
+//! tile of 3x1 (MR x NR in vectors) takes 6 registers of accumulators, 2 of B and those of a broadcast, and
+//! a direct tile of 4x1 as many of sums. What does not fit beside a tile's sums is read again from memory:
+//! the rows of depthwise tiles, Winograd's values, eight interleaved phases, and the coefficients of the
+//! exponential.
 
-pub(crate) mod activation;
-pub(crate) mod depthwise_f32;
-pub(crate) mod depthwise_f64;
-pub(crate) mod gemm_f32;
-pub(crate) mod gemm_f64;
-pub(crate) mod grouped_f32;
-pub(crate) mod grouped_f64;
-pub(crate) mod upsample;
 mod vector;
-pub(crate) mod weave;
-pub(crate) mod winograd_f32;
-pub(crate) mod winograd_f64;
+
+pub(crate) mod of_f32 {
+    use super::vector::F32x8;
+
+    crate::generic::kernels! {
+        crate::Isa::Portable, #[inline(never)], f32 in F32x8;
+        gemm: 8 x [1 2 3 4], 16 x [1 2];
+        gemmt: 8 x [1 2 3 4];
+        gemmt2: 8 x [4];
+        dw: 8 x [1 2 3];
+        dwt: 8 x [1 2 3];
+        group: 8 x [2 3 4], 16 x [2];
+    }
+}
+
+pub(crate) mod of_f64 {
+    use super::vector::F64x4;
+
+    crate::generic::kernels! {
+        crate::Isa::Portable, #[inline(never)], f64 in F64x4;
+        gemm: 4 x [1 2 3 4], 8 x [1 2];
+        gemmt: 4 x [1 2 3 4];
+        gemmt2: 4 x [4];
+        dw: 4 x [1 2 3];
+        dwt: 4 x [1 2 3];
+        group: 4 x [2 3 4], 8 x [2];
+    }
+}

@@ -6,25 +6,24 @@
 //! are "outer": their taps, and the channels of a group, are further planes. One axis alone is W,
 //! or H where vectors run along channels.
 //!
-//! A unit of work is a strip of H of one outer position of a group, or of several groups where
-//! planes are small. Kernels read X itself where they can, and that is not dearer. Otherwise the input of a unit is copied
-//! into padded planes, split by phases where W has a stride, so that every tap is a shifted view of
-//! whole vectors. Tiles of rows are summed from there, in one of two orientations:
+//! A unit of work is a chunk of the output of a group, or of several groups where that is little.
+//! Kernels read X itself where they can. Otherwise the input of a unit is copied into padded planes
+//! ([`planes`](super::planes)), so that every tap is a shifted view of whole vectors. Tiles of rows
+//! are summed from there, in one of two orientations:
 //!
-//! * rows: vectors run along W. The planes of one channel are a few KiB, and stay in the L1 cache.
-//!   The vectors of a single row are the rows of tiles.
-//! * channels: vectors run along as many groups as a vector has lanes. This is for rows that are
-//!   too short to fill vectors.
+//! * rows: vectors run along W. The vectors of a single row are the rows of tiles.
+//! * channels: vectors run along as many groups as a vector has lanes, whose planes are transposed.
+//!   This is for rows that are too short to fill vectors, and for one axis alone, whose taps share
+//!   vectors then.
 //!
-//! A task's scratch holds the planes, a strip of sums where kernels cannot store into Y, and rows
-//! that are converted.
+//! A task's scratch holds converted channels of a 16-bit type, the planes, and sums where kernels
+//! cannot store into Y.
 
 mod cost;
-mod grid;
 mod lowering;
 mod plan;
-mod planes;
 mod sums;
+mod taps;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -32,17 +31,17 @@ use alloc::string::String;
 use convoke_kernels::DepthwiseKernels;
 use convoke_kernels::catalogue::depthwise_kernels;
 
-use self::grid::{Along, MOST_BYTES};
 use self::lowering::{Depthwise, DepthwisePieces};
-use self::plan::{DepthwisePlan, Orientation};
+use self::plan::{DepthwisePlan, Source};
+use self::taps::Along;
 use super::contract::{Answer, Build, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::sink::Finish;
+use crate::Geometry;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::planes as shared_planes;
 use crate::units::Count;
-use crate::{Axis, Geometry};
 
 /// Input channels of a group, at most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;
@@ -62,33 +61,37 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
     let plan = best_plan(request, kernels, finish.is_direct(), most_bytes)
-        .ok_or_else(|| shared_planes::too_large(&geometry.axes, MOST_BYTES))?;
+        .ok_or_else(|| shared_planes::too_large(&geometry.axes, shared_planes::MOST_BYTES))?;
 
     let mut scratch = Ledger::default();
     let pieces = DepthwisePieces {
+        converted: scratch.book("converted channels", plan.scratch.converted),
         planes: scratch.book("planes", plan.scratch.planes),
         sums: scratch.book("sums", plan.scratch.sums),
-        staged: scratch.book("converted rows", plan.scratch.staged),
     };
-    let (grid, kernel) = (&plan.grid, plan.kernel());
-    let (along, packed_len) = match grid.along {
+    let (along, kernel) = (plan.taps.along, plan.kernel(geometry));
+    let (words, packed_len) = match along {
         Along::Rows => ("along rows", geometry.weight_len()),
         Along::Channels => {
-            let blocks = geometry.group.div_ceil(grid.lanes) * geometry.out_channels_per_group();
-            ("along channels", blocks.saturating_mul(grid.taps()).saturating_mul(grid.lanes))
+            let lanes = kernels.lanes();
+            let filters = geometry.group.div_ceil(lanes) * geometry.out_channels_per_group();
+            ("along channels", filters.saturating_mul(plan.taps.count()).saturating_mul(lanes))
         }
     };
-    let source = if plan.direct_table.is_some() { "X" } else { "planes" };
+    let source = match plan.source {
+        Source::X { .. } => "X",
+        Source::Planes { .. } => "planes",
+    };
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel} {along} from {source}, {} at a time, {} of {}, {} in all",
+            "{kernel} {words} from {source}, {} at a time, {} of {}, {} in all",
             Count(plan.unit_groups, "group"),
-            Count(grid.strips(), "strip"),
-            Count(grid.extent, "row"),
+            Count(plan.chunks, "chunk"),
+            Count(plan.source.chunks(geometry).1, "position"),
             Count(plan.units, "unit")
         ),
-        layout: WeightLayout::Depthwise { along: grid.along },
+        layout: WeightLayout::Depthwise { along },
         packed_len,
         tasks: plan.tasks,
         scratch,
@@ -107,32 +110,15 @@ fn best_plan<T: Element>(
     is_direct: bool,
     most_bytes: usize,
 ) -> Option<DepthwisePlan<T::Acc>> {
-    // The narrow kernels have no stride.
-    let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
-    let is_narrow = request.geometry.axes.last().is_some_and(fits);
-    let rows = Orientation {
-        along: Along::Rows,
-        tiles: if is_narrow { kernels.narrow() } else { kernels.rows() },
-        is_one_row: false,
-    };
-    let channels = Orientation { along: Along::Channels, tiles: kernels.channels(), is_one_row: false };
     let alone = Request { threads: 1, ..*request };
-    let cycles = |orientation: Orientation<T::Acc>| {
-        let plan = DepthwisePlan::new(&alone, kernels, orientation, is_direct, usize::MAX)?;
-        Some((plan.work.cycles(), orientation))
+    let cycles = |along: Along| {
+        let plan = DepthwisePlan::new(&alone, kernels, along, is_direct, usize::MAX)?;
+        Some((plan.work.cycles(), along))
     };
-    let (least, mut orientation) = [rows, channels]
+    let (_, along) = [Along::Rows, Along::Channels]
         .into_iter()
-        .filter(|Orientation { along, .. }| {
-            request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along: *along })
-        })
+        .filter(|along| request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along: *along }))
         .filter_map(cycles)
         .reduce(|a, b| if b.0 < a.0 { b } else { a })?;
-    // Tiles of a single row are not compared with vectors along channels: each of their loads is for
-    // one tap, and CPUs differ too much in what loads cost that cross cache lines.
-    if orientation.along == Along::Rows && request.geometry.axes.len() == 1 {
-        let one_row = cycles(Orientation { is_one_row: true, ..rows });
-        orientation = one_row.filter(|(cycles, _)| *cycles < least).map_or(orientation, |(_, one_row)| one_row);
-    }
-    DepthwisePlan::new(request, kernels, orientation, is_direct, most_bytes)
+    DepthwisePlan::new(request, kernels, along, is_direct, most_bytes)
 }

@@ -1,16 +1,19 @@
-//! How a layer is cut: which kernels, strips, units and tasks, and the scratch of a task.
+//! How a layer is cut: what kernels read, units and tasks, and the scratch of a task.
 
 use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::cost::DepthwiseCost;
-use super::grid::{Along, Grid, MOST_BYTES};
+use super::taps::{Along, TapColumns};
 use crate::element::Element;
 use crate::lower::contract::Request;
+use crate::lower::engine::RowPanels;
+use crate::lower::planes::{MOST_BYTES, PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Work};
+use crate::{Axis, Geometry};
 
-/// Bytes of the planes or sums of a unit of several groups, at most, so that they stay in a
-/// cache: an absolute size until it is measured with other caches.
+/// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at
+/// most, so that they stay in a cache: an absolute size until it is measured with other caches.
 const UNIT_BYTES: usize = 64 << 10;
 
 /// Rows of a tile where X and Y leave the L2 cache: higher tiles would read more streams than the
@@ -20,22 +23,27 @@ const LARGE_ROWS: usize = 8;
 /// Taps up to which [`LARGE_ROWS`] counts: with more, memory keeps up with the arithmetic.
 const LARGE_TAPS: usize = 9;
 
-/// What vectors run along, and the kernels for that.
-#[derive(Clone, Copy)]
-pub(super) struct Orientation<A: Real> {
-    pub(super) along: Along,
-    /// One kernel for each number of rows from 1 on.
-    pub(super) tiles: &'static [DepthwiseKernel<A>],
-    /// Whether the vectors of a single row are the rows of tiles: `Grid::is_one_row`.
-    pub(super) is_one_row: bool,
+/// Vectors of a row up to which a single row is read from X itself: the copy of a longer one takes less
+/// than the sums gain.
+const SHORT_ROW_VECTORS: usize = 4;
+
+/// What kernels read, and the chunks that the output of a channel is cut into.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// X itself, or a converted copy of it. A chunk is `rows` rows of output.
+    X { table: DirectTable, rows: usize },
+    /// Padded planes. A chunk is a slab.
+    Planes { cut: SlabCut, sizes: PlaneSizes },
 }
 
-/// What was decided for one orientation, without tables.
+/// What was decided for one orientation, without tables of planes.
 pub(super) struct DepthwisePlan<A: Real> {
-    pub(super) grid: Grid,
+    pub(super) taps: TapColumns,
+    /// One kernel for each number of rows from 1 on.
     pub(super) tiles: &'static [DepthwiseKernel<A>],
-    /// The table of kernels that read X itself; none where planes are read.
-    pub(super) direct_table: Option<DirectTable>,
+    pub(super) source: Source,
+    /// Parts of an output channel.
+    pub(super) chunks: usize,
     /// Groups of a unit.
     pub(super) unit_groups: usize,
     pub(super) units: usize,
@@ -48,10 +56,10 @@ pub(super) struct DepthwisePlan<A: Real> {
 /// Values of scratch of a task.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DepthwiseScratch {
+    /// Channels of a 16-bit type that are converted.
+    pub(super) converted: usize,
     pub(super) planes: usize,
     pub(super) sums: usize,
-    /// Rows on their way from or to a 16-bit type, or through the general epilogue.
-    pub(super) staged: usize,
 }
 
 impl<A: Real> DepthwisePlan<A> {
@@ -59,152 +67,204 @@ impl<A: Real> DepthwisePlan<A> {
     pub(super) fn new<T: Element<Acc = A>>(
         request: &Request<'_, T>,
         kernels: &DepthwiseKernels<A>,
-        orientation: Orientation<A>,
+        along: Along,
         is_direct: bool,
         most_bytes: usize,
     ) -> Option<Self> {
-        let Orientation { along, tiles, is_one_row } = orientation;
         let geometry = request.geometry;
-        let grid = Grid::new(geometry, along, (kernels.lanes(), tiles.last()?.nr()), is_one_row)?;
-        let channels_len = grid.channels.checked_mul(geometry.input_spatial())?;
-        let widened_len = if T::DIRECT { 0 } else { channels_len };
-        let mut draft = DepthwiseDraft { request, grid, tiles, direct_table: None, widened_len, is_direct, most_bytes };
-        if !is_one_row && widened_len.checked_mul(size_of::<A>())? <= MOST_BYTES.min(most_bytes) {
-            draft.read_x();
-        }
-        draft.cut()?;
-        let unit_groups = draft.unit_groups();
-        let scratch = draft.scratch(unit_groups)?;
-        let DepthwiseDraft { grid, tiles, direct_table, .. } = draft;
-        let blocks = geometry.group.div_ceil(unit_groups);
-        let units = geometry.batch * blocks * grid.outer_positions() * grid.strips();
-        let work = DepthwiseCost::new(request.machine, geometry, &grid, tiles).work(direct_table.as_ref())
-            + request.machine.work(Item::Tasks, 1.0);
+        let taps = TapColumns::new(geometry, along)?;
+        let tiles = match along {
+            Along::Rows => tiles_of_rows(&taps, kernels),
+            Along::Channels => kernels.channels(),
+        };
+        let lanes = if along == Along::Channels { kernels.lanes() } else { 1 };
+        let draft = DepthwiseDraft { request, taps, lanes, is_direct, most_bytes: most_bytes.min(MOST_BYTES) };
+        let (source, tiles) = match draft.read_x(tiles) {
+            Some((table, tiles)) => (Source::X { table, rows: draft.rows_of_chunk(tiles.len()) }, tiles),
+            None => (draft.cut(request.machine.l2_bytes / 4)?, tiles),
+        };
+        let (chunks, positions) = source.chunks(geometry);
+        let unit_groups = draft.unit_groups(&source, chunks);
+        let scratch = draft.scratch(&source, positions, unit_groups, tiles.last()?.nr())?;
+        let units = geometry.batch * geometry.group.div_ceil(unit_groups) * chunks;
         let tasks = units.min(TASKS_PER_THREAD * request.threads);
-        Some(Self { grid, tiles, direct_table, unit_groups, units, tasks, scratch, work })
+        let taps = draft.taps;
+        let mut plan = Self { taps, tiles, source, chunks, unit_groups, units, tasks, scratch, work: Work::default() };
+        plan.work = DepthwiseCost { machine: request.machine, geometry, plan: &plan, lanes }.work()
+            + request.machine.work(Item::Tasks, 1.0);
+        Some(plan)
     }
 
-    /// The kernel of the highest tiles of a strip.
-    pub(super) fn kernel(&self) -> &'static str {
-        let panels = self.grid.panels(self.tiles.len());
-        self.tiles[panels.height(0) - 1].name()
+    /// The tiles of the largest chunk, below one another.
+    pub(super) fn panels(&self, geometry: &Geometry) -> RowPanels {
+        let (_, rows, width) = self.source.shape(geometry, &self.taps, self.source.chunks(geometry).1);
+        let rows = match self.source {
+            Source::Planes { .. } if self.taps.is_one_row => width / self.tiles[0].nr(),
+            _ => rows.div_ceil(self.taps.tile_step()),
+        };
+        RowPanels::new(rows.max(1), self.tiles.len())
+    }
+
+    /// The kernel of the highest tiles.
+    pub(super) fn kernel(&self, geometry: &Geometry) -> &'static str {
+        self.tiles[self.panels(geometry).height(0) - 1].name()
+    }
+}
+
+/// The kernels along rows: those of short vectors, which have no stride, where rows fit in one.
+fn tiles_of_rows<A: Real>(taps: &TapColumns, kernels: &DepthwiseKernels<A>) -> &'static [DepthwiseKernel<A>] {
+    let fits = |kernel: &DepthwiseKernel<A>| taps.w.stride == 1 && taps.w.output <= kernel.nr();
+    if kernels.narrow().first().is_some_and(fits) { kernels.narrow() } else { kernels.rows() }
+}
+
+impl Source {
+    /// The chunks of an output channel, and the positions of a chunk. The last one may have fewer.
+    pub(super) fn chunks(&self, geometry: &Geometry) -> (usize, usize) {
+        match self {
+            Self::X { rows, .. } => {
+                let width = geometry.axes.last().map_or(1, |w| w.output);
+                let all = geometry.output_spatial() / width;
+                (all.div_ceil(*rows), rows * width)
+            }
+            Self::Planes { cut, sizes } => {
+                let positions = (0..geometry.axes.len()).map(|i| positions_on(&geometry.axes, *cut, i));
+                (sizes.slabs, positions.product())
+            }
+        }
+    }
+
+    /// The blocks of rows that `positions` positions of a chunk are, the rows of a block, and their
+    /// width.
+    pub(super) fn shape(&self, geometry: &Geometry, taps: &TapColumns, positions: usize) -> (usize, usize, usize) {
+        let is_cut_within_rows = match self {
+            Self::X { .. } => false,
+            Self::Planes { cut, .. } => taps.w != Axis::UNIT && cut.axis + 1 == geometry.axes.len(),
+        };
+        let width = if is_cut_within_rows { positions } else { taps.w.output };
+        let rows = (positions / width).min(taps.h.output);
+        (positions / width / rows, rows, width)
     }
 }
 
 /// A plan that is being made.
 struct DepthwiseDraft<'a, T: Element> {
     request: &'a Request<'a, T>,
-    grid: Grid,
-    tiles: &'static [DepthwiseKernel<T::Acc>],
-    direct_table: Option<DirectTable>,
-    /// Values of a group's channels where they are widened before kernels read them; 0 where
-    /// kernels read X itself.
-    widened_len: usize,
+    taps: TapColumns,
+    /// Groups that lie side by side in the planes: 1 along rows.
+    lanes: usize,
     /// Whether kernels store into Y.
     is_direct: bool,
     most_bytes: usize,
 }
 
 impl<T: Element> DepthwiseDraft<'_, T> {
-    /// Takes the kernels up to the highest one that can read X. Where X and Y leave the L2 cache,
-    /// that is one of few rows, unless it takes its rows one after the other.
-    fn read_x(&mut self) {
-        let (grid, geometry) = (&self.grid, self.request.geometry);
-        let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
+    /// Values of a group's channels where they are converted before kernels read them.
+    fn converted_len(&self) -> usize {
+        if T::DIRECT { 0 } else { self.taps.channels.saturating_mul(self.request.geometry.input_spatial()) }
+    }
+
+    /// The table of the highest kernel that can read X, and the kernels up to it. Where X and Y leave
+    /// the L2 cache, that is one of few rows, unless it takes its rows one after the other.
+    fn read_x(
+        &self,
+        tiles: &'static [DepthwiseKernel<T::Acc>],
+    ) -> Option<(DirectTable, &'static [DepthwiseKernel<T::Acc>])> {
+        let (taps, geometry) = (&self.taps, self.request.geometry);
         let bytes = (geometry.input_len() + geometry.output_len()).saturating_mul(size_of::<T::Acc>());
-        let is_large = is_light && bytes > self.request.machine.l2_bytes;
-        let most_rows = if is_large { LARGE_ROWS } else { self.tiles.len() };
-        let reading = self.tiles.iter().enumerate().rev().find_map(|(i, kernel)| {
-            let table = grid.direct_table(kernel)?;
-            (i < most_rows || table.goes_by_rows(grid.w.output, kernel)).then_some((i, table))
-        });
-        if let Some((highest, table)) = reading {
-            self.tiles = &self.tiles[..=highest];
-            self.direct_table = Some(table);
-        }
-    }
-
-    fn reads_x(&self) -> bool {
-        self.direct_table.is_some()
-    }
-
-    /// Sets the strips; none if the planes are too large.
-    fn cut(&mut self) -> Option<()> {
-        let (reads_x, machine, threads) = (self.reads_x(), self.request.machine, self.request.threads);
-        let (grid, geometry, bytes) = (&mut self.grid, self.request.geometry, size_of::<T::Acc>());
-        let blocks = if grid.along == Along::Rows { geometry.group } else { geometry.group.div_ceil(grid.lanes) };
-        let others = geometry.batch * blocks * grid.outer_positions();
-        let strips = if threads == 1 { 1 } else { (2 * threads).div_ceil(others) };
-        if !grid.cut(machine, bytes, self.tiles.len(), strips) {
+        let is_large = taps.count() <= LARGE_TAPS && bytes > self.request.machine.l2_bytes;
+        let most_rows = if is_large { LARGE_ROWS } else { tiles.len() };
+        if taps.is_one_row && taps.w.output > SHORT_ROW_VECTORS * tiles.first()?.nr() {
             return None;
         }
-        // Threads get shares of whole channels if these are about equal; each has planes of its
-        // own.
-        let has_shares = others >= TASKS_PER_THREAD * threads || others.is_multiple_of(threads);
-        let most_planes = if threads == 1 { MOST_BYTES } else { machine.l2_bytes / 2 };
-        if reads_x && has_shares && grid.group_len(grid.h.output, most_planes.min(self.most_bytes), bytes).is_some() {
-            // Nothing is copied, so that strips are of no use but to be shared out. The planes are
-            // for weights that are not finite, and bounded for them.
-            grid.extent = grid.h.output;
-            grid.plane = grid.plane_len(grid.extent)?;
+        if self.converted_len().saturating_mul(size_of::<T::Acc>()) > self.most_bytes {
+            return None;
         }
-        Some(())
+        tiles.iter().enumerate().rev().find_map(|(i, kernel)| {
+            let table = taps.direct_table(kernel)?;
+            (i < most_rows || table.goes_by_rows(taps.w.output, kernel)).then_some((table, &tiles[..=i]))
+        })
+    }
+
+    /// Rows of a chunk where kernels read X. Nothing is copied, so that chunks are of no use but to be
+    /// shared out: a channel is cut where channels are too few for equal shares.
+    fn rows_of_chunk(&self, tile: usize) -> usize {
+        let (geometry, threads, rows) = (self.request.geometry, self.request.threads, self.taps.h.output);
+        let channels = geometry.batch * geometry.group;
+        if threads == 1 || channels >= TASKS_PER_THREAD * threads || channels.is_multiple_of(threads) {
+            return rows;
+        }
+        let chunks = (2 * threads).div_ceil(channels);
+        rows.div_ceil(chunks).next_multiple_of(tile).min(rows)
+    }
+
+    /// The largest slabs whose planes take at most `bytes`; none if they are too large.
+    fn cut(&self, bytes: usize) -> Option<Source> {
+        let geometry = self.request.geometry;
+        // Along channels, the elements of whole channels have their places in planes.
+        let threads = if self.lanes > 1 { 1 } else { self.request.threads };
+        let limits = SlabLimits {
+            images: geometry.batch * geometry.group.div_ceil(self.lanes),
+            block: (self.taps.channels * self.lanes).max(1),
+            budget_bytes: bytes.min(self.most_bytes),
+            value_bytes: size_of::<T::Acc>(),
+            threads,
+            per_thread: PER_THREAD[0],
+        };
+        let outputs = if self.is_direct && self.lanes == 1 { 0 } else { self.outputs() };
+        let (cut, sizes) = limits.cut(&geometry.axes, |columns| columns.saturating_mul(outputs))?;
+        (self.lanes == 1 || sizes.slabs == 1).then_some(Source::Planes { cut, sizes })
+    }
+
+    /// Output channels whose sums are kept at a time.
+    fn outputs(&self) -> usize {
+        if self.lanes > 1 { self.lanes } else { self.request.geometry.out_channels_per_group() }
     }
 
     /// Groups of a unit.
-    fn unit_groups(&self) -> usize {
-        let (geometry, threads, grid) = (self.request.geometry, self.request.threads, &self.grid);
-        if grid.along == Along::Channels {
-            return grid.lanes;
+    fn unit_groups(&self, source: &Source, chunks: usize) -> usize {
+        let (geometry, threads) = (self.request.geometry, self.request.threads);
+        if self.taps.along == Along::Channels {
+            return self.lanes;
         }
         // Output channels of several groups have to follow one another.
-        if geometry.out_channels_per_group() > 1 || !grid.is_whole() {
+        if geometry.out_channels_per_group() > 1 || chunks > 1 {
             return 1;
         }
-        let bytes = size_of::<T::Acc>();
-        let fitting = if !self.reads_x() {
-            UNIT_BYTES.min(self.most_bytes) / (grid.planes() * grid.plane * bytes).max(1)
-        } else if self.is_direct {
+        let group_len = match source {
+            Source::Planes { sizes, .. } => self.taps.channels * sizes.channel_len,
             // There is nothing that should stay in a cache.
-            usize::MAX
-        } else {
-            UNIT_BYTES / ((geometry.output_spatial() + self.widened_len) * bytes)
+            Source::X { .. } if self.is_direct => 0,
+            Source::X { .. } => geometry.output_spatial() + self.converted_len(),
         };
+        let fitting = UNIT_BYTES.min(self.most_bytes).checked_div(group_len * size_of::<T::Acc>());
         // Each thread still gets some units.
         let share =
             if threads == 1 { usize::MAX } else { geometry.batch * geometry.group / (TASKS_PER_THREAD * threads) };
-        fitting.min(share).clamp(1, geometry.group)
+        fitting.unwrap_or(usize::MAX).min(share).clamp(1, geometry.group)
     }
 
-    /// What a task of units of `unit_groups` groups needs; none if that is too large.
-    fn scratch(&self, unit_groups: usize) -> Option<DepthwiseScratch> {
-        let (grid, bytes) = (&self.grid, size_of::<T::Acc>());
-        let outputs = self.request.geometry.out_channels_per_group();
-        let strip = grid.extent * grid.w.output;
-        let sums = match grid.along {
-            Along::Rows if self.is_direct => 0,
-            Along::Rows => strip.checked_mul(outputs.max(unit_groups))?,
-            Along::Channels => strip.checked_mul(grid.lanes)?,
+    /// What a task of units of `unit_groups` groups, and of chunks of `positions` positions, needs; none
+    /// if that is too large. Kernels read as much as a vector of `nr` elements behind the planes.
+    fn scratch(&self, source: &Source, positions: usize, unit_groups: usize, nr: usize) -> Option<DepthwiseScratch> {
+        let is_transposed = self.taps.along == Along::Channels;
+        let sums = positions.checked_mul(self.outputs().max(unit_groups))?;
+        let (planes, reads_x) = match source {
+            Source::X { .. } => (0, true),
+            Source::Planes { sizes, .. } => {
+                (unit_groups * self.taps.channels * self.taps.channel_len(sizes.channel_len) + nr, is_transposed)
+            }
         };
-        // The positions of X that a strip sees. There is a table of them along channels, and a copy
-        // where rows of a 16-bit type are split after they were widened.
-        let is_split = !T::DIRECT && grid.w.stride > 1 && grid.is_vectorised();
-        let is_needed = grid.along == Along::Channels || is_split;
-        let seen = if is_needed { grid.rows(grid.extent).checked_mul(grid.w.input)? } else { 0 };
-        if seen.checked_mul(size_of::<u32>())? > MOST_BYTES || sums.checked_mul(bytes)? > MOST_BYTES {
-            return None;
-        }
-        let staged = match grid.along {
-            Along::Channels if !T::DIRECT => seen.max(strip) * grid.lanes,
-            Along::Channels if !self.is_direct => strip * grid.lanes,
-            Along::Rows if self.reads_x() => (unit_groups * self.widened_len).max(seen),
-            Along::Rows => seen,
-            Along::Channels => 0,
+        let scratch = DepthwiseScratch {
+            converted: if reads_x { unit_groups.checked_mul(self.converted_len())? } else { 0 },
+            planes,
+            // Along channels, sums are stored in rows after that.
+            sums: match (is_transposed, self.is_direct) {
+                (false, true) => 0,
+                (true, false) => 2 * sums,
+                _ => sums,
+            },
         };
-        // If weights are not finite, planes are read where X would have been read, and they are
-        // made for one group at a time.
-        let groups = if grid.along == Along::Rows && !self.reads_x() { unit_groups } else { 1 };
-        let planes = (grid.planes() * grid.plane).checked_mul(groups)?;
-        Some(DepthwiseScratch { planes, sums, staged })
+        let most = scratch.converted.max(scratch.planes).max(scratch.sums).checked_mul(size_of::<T::Acc>())?;
+        (most <= MOST_BYTES).then_some(scratch)
     }
 }

@@ -2,239 +2,197 @@
 
 use core::ops::Range;
 
-use convoke_kernels::{DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, Epilogue, Real};
+use convoke_kernels::{
+    DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, Real, TapTable,
+};
 
-use super::lowering::{Depthwise, DepthwiseBuffers, DepthwiseSource, DepthwiseUnit, RowsSeen};
+use super::lowering::{Depthwise, DepthwiseUnit};
+use super::taps::Along;
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Io;
 use crate::lower::engine::RowPanels;
+use crate::lower::planes::PaddedPlanes;
 use crate::lower::sink::no_epilogue;
 
 /// Lanes of a vector, at most: those of AVX-512 with `f32`, and room for twice as many.
 const MOST_LANES: usize = 32;
 
-/// Where kernels along rows store, and what they add on the way there.
-struct RowsInto<'y, 'e, A> {
+/// The sums of some output channels of a chunk: their weights, and where they are stored.
+pub(super) struct Sums<'y, 'a, A> {
+    positions: Range<usize>,
+    planes: usize,
+    w: &'a [A],
     y: Dest<'y, A>,
-    layout: DepthwiseOutput,
-    epilogue: Epilogue<'e, A>,
+    /// Elements of Y from one plane to the next.
+    y_plane: usize,
+    epilogue: Epilogue<'a, A>,
+}
+
+/// Rows of planes that are equally far apart.
+struct PlaneRows {
+    rows: usize,
+    /// Elements of a row of sums.
+    width: usize,
+    /// Elements of the planes from one row to the next.
+    pitch: usize,
+    /// Where the first row begins in the planes, and in Y.
+    from: usize,
+    to: usize,
 }
 
 impl<T: Element> Depthwise<T> {
-    /// Calls `run` for each run of tiles of a strip that have the same height and read the same
-    /// groups of tap columns: with their kernel, these groups, the first output row of the run,
-    /// counted from the strip's first, and the number of tiles. Groups that see only padding are
-    /// left out if they may be.
+    /// Calls `run` for each run of tiles of `rows` rows that have the same height: with their kernel,
+    /// the first row of the run, and the number of tiles. Rows of a tile are `step` rows apart. If
+    /// output channels share their input, they take a tile in turn, which stays in the L1 cache
+    /// meanwhile.
     fn tiles(
         &self,
-        unit: &DepthwiseUnit,
-        leaves_out: bool,
-        mut run: impl FnMut(&DepthwiseKernel<T::Acc>, Range<usize>, usize, usize),
+        (rows, step): (usize, usize),
+        shares_input: bool,
+        mut run: impl FnMut(&DepthwiseKernel<T::Acc>, usize, usize),
     ) {
-        let grid = &self.plan.grid;
-        let step = grid.tile_step();
-        let (inside, _) = grid.rows_inside(unit.start, unit.extent);
-        let skips = leaves_out && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
-        for first in 0..step.min(unit.extent) {
-            let panels = RowPanels::new((unit.extent - first).div_ceil(step), self.plan.tiles.len());
-            let counted = |tile: usize| {
-                if !skips {
-                    return 0..self.taps.groups();
-                }
-                let row = first + panels.start(tile) * step;
-                let last = row + (panels.height(tile) - 1) * step;
-                let counts = |seen: &RowsSeen| {
-                    let (low, high) = (row * grid.h.stride + seen.first, last * grid.h.stride + seen.last);
-                    low < inside.end && high >= inside.start
-                };
-                let begin = self.rows_seen.iter().position(counts).unwrap_or(0);
-                begin..self.rows_seen.iter().rposition(counts).map_or(0, |last| last + 1)
-            };
-            let mut tile = 0;
-            while tile < panels.count() {
-                let (height, groups) = (panels.height(tile), counted(tile));
-                let is_same = |t: &usize| panels.height(*t) == height && counted(*t) == groups;
-                let same = 1 + (tile + 1..panels.count()).take_while(is_same).count();
-                run(&self.plan.tiles[height - 1], groups, first + panels.start(tile) * step, same);
-                tile += same;
+        for first in 0..step.min(rows) {
+            let panels = RowPanels::new((rows - first).div_ceil(step), self.plan.tiles.len());
+            for same in panels.runs(&(0..panels.count())).into_iter().filter(|same| !same.is_empty()) {
+                let kernel = &self.plan.tiles[panels.height(same.start) - 1];
+                let tiles = if shares_input { 1 } else { same.len() };
+                same.step_by(tiles).for_each(|tile| run(kernel, first + panels.start(tile) * step, tiles));
             }
         }
     }
 
-    /// Sums a unit's output channels `channels` with vectors along rows, and takes them into Y.
+    /// Sums a unit's output channels with vectors along rows, by `sum`, and takes them into Y.
     pub(super) fn rows(
         &self,
         unit: &DepthwiseUnit,
         io: &Io<'_, T>,
-        source: DepthwiseSource<'_, T::Acc>,
-        channels: &Range<usize>,
         sums: &mut [T::Acc],
+        sum: impl Fn(&mut Sums<'_, '_, T::Acc>),
     ) {
-        let grid = &self.plan.grid;
-        let (spatial, width) = (self.geometry.output_spatial(), grid.w.output);
-        let strip = unit.extent * width;
-        let at = (unit.image * self.geometry.out_channels + channels.start) * spatial
-            + (unit.outer * grid.h.output + unit.start) * width;
-        let mut layout = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
+        let (spatial, len, channels) =
+            (self.geometry.output_spatial(), unit.positions.len(), self.outputs_of(&unit.groups));
+        let at = (unit.image * self.geometry.out_channels + channels.start) * spatial + unit.positions.start;
+        let taps = self.plan.taps.count();
+        let (w, bias) = (&io.weights[channels.start * taps..channels.end * taps], &io.bias[channels.clone()]);
         let sink = self.finish.sink(io);
-        let stores = [Stores::row(at, strip).times(channels.len(), spatial)];
-        let stored = sink.direct(at, &io.bias[channels.clone()], stores, |y, epilogue| {
-            self.rows_into(unit, io, source, channels, &mut RowsInto { y, layout, epilogue });
+        let stores = [Stores::row(at, len).times(channels.len(), spatial)];
+        let (positions, planes) = (unit.positions.clone(), channels.len());
+        let stored = sink.direct(at, bias, stores, |y, epilogue| {
+            sum(&mut Sums { positions: positions.clone(), planes, w, y, y_plane: spatial, epilogue });
         });
-        if stored.is_some() {
-            return;
+        if stored.is_none() {
+            let (y, epilogue) = (Dest::from_slice(sums), sink.staging(bias));
+            sum(&mut Sums { positions, planes, w, y, y_plane: len, epilogue });
+            sink.staged_rows(&mut sums[..planes * len], len, (at, spatial));
         }
-        layout.plane = strip;
-        let epilogue = sink.staging(&io.bias[channels.clone()]);
-        let mut into = RowsInto { y: Dest::from_slice(sums), layout, epilogue };
-        self.rows_into(unit, io, source, channels, &mut into);
-        sink.staged_rows(&mut sums[..channels.len() * strip], strip, (at, spatial));
     }
 
-    /// Sums output channels into a destination that begins with the strip of the first of them.
-    fn rows_into(
-        &self,
-        unit: &DepthwiseUnit,
-        io: &Io<'_, T>,
-        source: DepthwiseSource<'_, T::Acc>,
-        channels: &Range<usize>,
-        into: &mut RowsInto<'_, '_, T::Acc>,
-    ) {
-        let (grid, w_plane, count) = (&self.plan.grid, self.taps.weights(), channels.len());
-        let w = &io.weights[channels.start * w_plane..channels.end * w_plane];
-        let (table, x, x_plane) = match source {
-            DepthwiseSource::X { table, x, step } => (table, x, step),
-            DepthwiseSource::Planes { x, step } if grid.is_one_row => {
-                return self.one_row(x, step, channels, w, into);
-            }
-            DepthwiseSource::Planes { x, step } => {
-                return self.tiles(unit, true, |kernel, groups, row, tiles| {
-                    let input = DepthwiseInput {
-                        taps: &self.taps,
-                        groups,
-                        w,
-                        w_plane,
-                        x: x.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
-                        x_plane: step,
-                        x_vector: grid.nr,
-                        planes: count,
-                        tiles,
-                    };
-                    let RowsInto { y, layout, epilogue } = &mut *into;
-                    let from = row * grid.w.output;
-                    kernel.run(&input, &mut y.from(from), layout, &epilogue.from(from));
-                });
-            }
-        };
-        let h = &grid.h;
-        self.tiles(unit, false, |kernel, _, row, tiles| {
-            // Output channels that share their input take a tile in turn, which stays in the L1
-            // cache meanwhile.
-            let (runs, tiles) = if x_plane == 0 && count > 1 { (tiles, 1) } else { (1, tiles) };
-            for run in 0..runs {
-                let row = row + run * kernel.mr();
-                let (first, height) = (((unit.start + row) * h.stride) as isize - h.pad_begin as isize, h.input);
-                let input = DirectInput { table, row: first, height, w, w_plane, x, x_plane, planes: count, tiles };
-                let RowsInto { y, layout, epilogue } = &mut *into;
-                let from = row * grid.w.output;
-                kernel.run_direct(&input, &mut y.from(from), layout, &epilogue.from(from));
-            }
+    /// Sums from X. The inputs of neighbouring output channels are `x_plane` elements apart.
+    pub(super) fn sum_x(&self, table: &DirectTable, x: &[T::Acc], x_plane: usize, sums: &mut Sums<'_, '_, T::Acc>) {
+        let Sums { positions, planes, w, y, y_plane, epilogue } = sums;
+        let (h, width, planes) = (&self.plan.taps.h, self.plan.taps.w.output, *planes);
+        let start = positions.start / width;
+        let layout = DepthwiseOutput { width, row: width, plane: *y_plane };
+        self.tiles((positions.len() / width, 1), x_plane == 0 && planes > 1, |kernel, row, tiles| {
+            let first = ((start + row) * h.stride) as isize - h.pad_begin as isize;
+            let w_plane = self.plan.taps.count();
+            let input = DirectInput { table, row: first, height: h.input, w, w_plane, x, x_plane, planes, tiles };
+            kernel.run_direct(&input, &mut y.from(row * width), &layout, &epilogue.from(row * width));
         });
     }
 
-    /// Sums the planes of a single row: the whole vectors as the rows of tiles, and then what is
-    /// left of a vector.
-    fn one_row(
+    /// Sums from planes. The inputs of neighbouring output channels are `x_plane` elements apart.
+    pub(super) fn sum_planes(
         &self,
+        (planes, taps): (&PaddedPlanes, &TapTable),
         x: &[T::Acc],
         x_plane: usize,
-        channels: &Range<usize>,
-        w: &[T::Acc],
-        into: &mut RowsInto<'_, '_, T::Acc>,
+        sums: &mut Sums<'_, '_, T::Acc>,
     ) {
-        let (grid, tiles) = (&self.plan.grid, self.plan.tiles);
-        let (nr, width) = (grid.nr, grid.w.output);
-        let RowsInto { y, layout, epilogue } = into;
-        let mut run = |vector: usize, height: usize, tiles_len: usize, width: usize| {
-            let input = DepthwiseInput {
-                taps: &self.taps,
-                groups: 0..self.taps.groups(),
-                w,
-                w_plane: self.taps.weights(),
-                x: x.get(vector * nr..).unwrap_or(&[]),
-                x_plane,
-                x_vector: nr,
-                planes: channels.len(),
-                tiles: tiles_len,
-            };
-            let (from, layout) = (vector * nr, DepthwiseOutput { width, row: nr, plane: layout.plane });
-            tiles[height - 1].run(&input, &mut y.from(from), &layout, &epilogue.from(from));
-        };
-        let (vectors, rest) = (width / nr, width % nr);
-        let panels = RowPanels::new(vectors, tiles.len());
-        for same in panels.runs(&(0..panels.count())).into_iter().filter(|same| !same.is_empty()) {
-            run(panels.start(same.start), panels.height(same.start), same.len(), nr);
+        let columns = &self.plan.taps;
+        let nr = self.plan.tiles[0].nr();
+        let (blocks, rows, width) = self.plan.source.shape(&self.geometry, columns, sums.positions.len());
+        if columns.is_one_row {
+            let (rows, rest) = (width / nr, width % nr);
+            let vectors = PlaneRows { rows, width: nr, pitch: nr, from: 0, to: 0 };
+            self.sum_rows(taps, x, x_plane, &vectors, sums);
+            let (rows, from) = (usize::from(rest > 0), rows * nr);
+            return self.sum_rows(taps, x, x_plane, &PlaneRows { rows, width: rest, pitch: nr, from, to: from }, sums);
         }
-        if rest > 0 {
-            run(vectors, 1, 1, rest);
+        let unit = if columns.along == Along::Rows { 1 } else { nr };
+        for block in 0..blocks {
+            let (from, to) = (planes.row_offset(block * rows) * unit, block * rows * width * unit);
+            let pitch = columns.row_pitch(planes) * unit;
+            self.sum_rows(taps, x, x_plane, &PlaneRows { rows, width: width * unit, pitch, from, to }, sums);
         }
     }
 
-    /// Sums output channel number `output` of each group of a unit, with vectors along groups, and
-    /// takes them into Y.
+    fn sum_rows(
+        &self,
+        taps: &TapTable,
+        x: &[T::Acc],
+        x_plane: usize,
+        &PlaneRows { rows, width, pitch, from, to }: &PlaneRows,
+        sums: &mut Sums<'_, '_, T::Acc>,
+    ) {
+        let columns = &self.plan.taps;
+        let Sums { planes, w, y, y_plane, epilogue, .. } = sums;
+        let step = if columns.is_one_row { 1 } else { columns.tile_step() };
+        let layout = DepthwiseOutput { width, row: step * width, plane: *y_plane };
+        self.tiles((rows, step), x_plane == 0 && *planes > 1, |kernel, row, tiles| {
+            let input = DepthwiseInput {
+                taps,
+                groups: 0..taps.groups(),
+                w,
+                w_plane: columns.count(),
+                x: x.get(from + row * pitch..).unwrap_or(&[]),
+                x_plane,
+                x_vector: kernel.nr(),
+                planes: *planes,
+                tiles,
+            };
+            let to = to + row * width;
+            kernel.run(&input, &mut y.from(to), &layout, &epilogue.from(to));
+        });
+    }
+
+    /// Sums output channel number `output` of each group of a unit from `x`, with vectors along groups,
+    /// and takes them into Y.
     pub(super) fn channels(
         &self,
         unit: &DepthwiseUnit,
         io: &Io<'_, T>,
         output: usize,
-        buffers: &mut DepthwiseBuffers<'_, T::Acc>,
+        planes: (&PaddedPlanes, &TapTable),
+        (x, sums): (&[T::Acc], &mut [T::Acc]),
     ) {
-        let grid = &self.plan.grid;
-        let (spatial, width, lanes) = (self.geometry.output_spatial(), grid.w.output, grid.lanes);
+        let lanes = self.kernels.lanes();
+        let (spatial, len) = (self.geometry.output_spatial(), unit.positions.len());
         let outputs = self.geometry.out_channels_per_group();
-        let block = unit.groups.start / lanes;
-        let weights = self.taps.weights() * lanes;
-        let w = &io.weights[(block * outputs + output) * weights..][..weights];
-        let layout = DepthwiseOutput { width: width * lanes, row: grid.tile_step() * width * lanes, plane: 0 };
+        let weights = self.plan.taps.count() * lanes;
+        let w = &io.weights[(unit.groups.start / lanes * outputs + output) * weights..][..weights];
+        let (sums, staged) = sums.split_at_mut(len * lanes);
         // Bias and clamp are the scatter's.
-        let zero = [T::Acc::ZERO];
-        let epilogue = no_epilogue(&zero);
-        let DepthwiseBuffers { planes, sums, staged } = buffers;
-        let sums = &mut sums[..unit.extent * width * lanes];
-        self.tiles(unit, true, |kernel, groups, row, tiles| {
-            let input = DepthwiseInput {
-                taps: &self.taps,
-                groups,
-                w,
-                w_plane: 0,
-                x: planes.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
-                x_plane: 0,
-                x_vector: grid.w.stride * lanes,
-                planes: 1,
-                tiles,
-            };
-            let mut y = Dest::from_slice(&mut sums[row * width * lanes..]);
-            kernel.run(&input, &mut y, &layout, &epilogue);
-        });
+        let (zero, y) = ([T::Acc::ZERO], Dest::from_slice(sums));
+        let positions = unit.positions.clone();
+        let into = &mut Sums { positions, planes: 1, w, y, y_plane: 0, epilogue: no_epilogue(&zero) };
+        self.sum_planes(planes, x, 0, into);
         let channel = unit.groups.start * outputs + output;
-        let at = (unit.image * self.geometry.out_channels + channel) * spatial
-            + (unit.outer * grid.h.output + unit.start) * width;
+        let at = (unit.image * self.geometry.out_channels + channel) * spatial + unit.positions.start;
         let mut bias = [T::Acc::ZERO; MOST_LANES];
         let bias = &mut bias[..unit.groups.len()];
         for (i, bias) in bias.iter_mut().enumerate() {
             *bias = io.bias[channel + i * outputs];
         }
-        let (sink, strip) = (self.finish.sink(io), unit.extent * width);
-        let stores = [Stores::row(at, strip).times(bias.len(), outputs * spatial)];
+        let sink = self.finish.sink(io);
+        let stores = [Stores::row(at, len).times(bias.len(), outputs * spatial)];
         let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
             self.kernels.scatter(sums, &mut y, outputs * spatial, &epilogue);
         });
-        if stored.is_some() {
-            return;
+        if stored.is_none() {
+            self.kernels.scatter(sums, &mut Dest::from_slice(staged), len, &sink.staging(bias));
+            sink.staged_rows(&mut staged[..bias.len() * len], len, (at, outputs * spatial));
         }
-        let mut rows = Dest::from_slice(staged);
-        self.kernels.scatter(sums, &mut rows, strip, &sink.staging(bias));
-        sink.staged_rows(&mut staged[..bias.len() * strip], strip, (at, outputs * spatial));
     }
 }

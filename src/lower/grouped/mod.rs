@@ -8,8 +8,8 @@
 //!
 //! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1
 //! cache. K is ordered by taps along W, then channels, then taps along H. A task's scratch holds
-//! the unit's planes, where X is strided or of a 16-bit type, a converted channel, where it is both,
-//! and the sums of a panel of output channels, where kernels cannot store into Y.
+//! the unit's planes, where X is strided or of a 16-bit type, and the sums of a panel of output
+//! channels, where kernels cannot store into Y.
 
 mod lowering;
 mod plan;
@@ -20,10 +20,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::FlatTaps;
-use convoke_kernels::catalogue::{depthwise_kernels, grouped_kernels};
+use convoke_kernels::catalogue::grouped_kernels;
 
 use self::lowering::Grouped;
-use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
+use self::plan::{GroupedBlocks, GroupedTiles};
 use self::planes::GroupedPlanes;
 use super::contract::{Answer, Build, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
@@ -104,28 +104,27 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let lanes = kernels.first().ok_or_else(|| String::from("no kernels for this instruction set"))?.lanes();
     let (h, w) = last_axes(geometry)?;
     let too_large = || String::from("X is too large");
-    let planes = GroupedPlanes::new(&h, &w, lanes).ok_or_else(too_large)?;
+    let planes = GroupedPlanes::new(&h, &w).ok_or_else(too_large)?;
     let taps = planes.taps(inputs, lanes).ok_or_else(too_large)?;
-    let tiles = GroupedTiles { machine, kernels, steps: taps.steps() as f64 };
-    let heights = heights(request, &tiles, geometry.output_spatial().div_ceil(lanes))?;
+    let tiles = GroupedTiles::new(kernels, geometry.out_channels_per_group())
+        .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group"))?;
     let finish = Finish::new(request);
     let is_copied = !T::DIRECT || planes.is_strided();
-    let blocks = GroupedBlocks::new(request, lanes, &heights, inputs * planes.pitch, finish.is_direct());
-    let panels =
-        GroupedPanels::new(&tiles, &heights, &blocks).ok_or_else(|| String::from("no kernels for this layout"))?;
+    let blocks = GroupedBlocks::new(request, lanes, tiles.panels, inputs * planes.pitch, finish.is_direct());
 
     let mut scratch = Ledger::default();
     let copy = scratch.book::<T::Acc>("planes", if is_copied { inputs * planes.pitch } else { 0 });
-    let widened = if T::DIRECT || !planes.is_strided() { 0 } else { geometry.input_spatial() };
-    let widened = scratch.book::<T::Acc>("converted rows", widened);
-    let sums = if finish.is_direct() { 0 } else { panels.tallest().saturating_mul(blocks.vectors * lanes) };
+    let sums = if finish.is_direct() { 0 } else { tiles.panels.height(0).saturating_mul(blocks.vectors * lanes) };
     let sums = scratch.book::<T::Acc>("sums", sums);
-    if copy.len().max(widened.len()).max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
+    if copy.len().max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
         return Err(String::from("the planes are too large"));
     }
-    let kernel = panels.kernel(blocks.count == 1);
-    let copies = if is_copied { planes.work(machine, lanes) * inputs as f64 } else { Work::default() };
-    let group_work = panels.work * sums_factor(request, &planes, &taps, blocks.all_vectors()) + copies;
+    let kernel = tiles.kernel(blocks.vectors);
+    let copies = if is_copied { planes.work(machine, inputs) } else { Work::default() };
+    // Near the border of a plane, loads have masks.
+    let border = 1.0 + machine.prices().grouped_border * taps.border() as f64 / blocks.all_vectors as f64;
+    let group_work = tiles.work(machine, taps.steps(), &blocks) * border + copies;
+    let heights: Vec<_> = (0..tiles.panels.count()).map(|panel| tiles.panels.height(panel)).collect();
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
@@ -143,44 +142,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             geometry: geometry.clone(),
             isa: request.isa(),
             finish,
-            copy_kernels: depthwise_kernels::<T::Acc>(request.isa()),
-            planes,
+            planes: if is_copied { planes.listed() } else { planes },
             taps,
             lanes,
-            panels: panels.panels,
+            tiles,
             blocks,
             copy,
-            widened,
             sums,
         })
     });
     Ok(Offer { recipe, build })
-}
-
-/// The heights of a group's panels of output channels: those of weights that are packed already, if
-/// the kernels can have them, or the cheapest for `vectors` vectors of positions.
-fn heights<T: Element>(
-    request: &Request<'_, T>,
-    tiles: &GroupedTiles<'_, T::Acc>,
-    vectors: usize,
-) -> Result<Vec<usize>, String> {
-    let outputs = request.geometry.out_channels_per_group();
-    match request.layout {
-        Some(WeightLayout::Grouped { heights }) if tiles.can_have(heights, outputs) => Ok(heights.clone()),
-        Some(other) => Err(other.mismatch()),
-        None => tiles
-            .heights(outputs, vectors)
-            .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group")),
-    }
-}
-
-/// How much longer the sums of a group, of `vectors` vectors of positions, take than their tiles
-/// alone. Near the border of a plane, loads have masks. With strides, planes of many channels are
-/// written before any of them is read.
-fn sums_factor<T: Element>(request: &Request<'_, T>, planes: &GroupedPlanes, taps: &FlatTaps, vectors: usize) -> f64 {
-    let (geometry, prices) = (request.geometry, request.machine.prices());
-    let has_many_channels = geometry.in_channels_per_group() >= prices.grouped_strided_channels;
-    let is_written_first = planes.is_strided() && geometry.group > 1 && has_many_channels;
-    let border = 1.0 + prices.grouped_border * taps.border() as f64 / vectors as f64;
-    prices.grouped * border * if is_written_first { prices.grouped_strided } else { 1.0 }
 }

@@ -1,8 +1,6 @@
 //! How the work is cut: panels of output channels, tiles that cover the positions, blocks and
 //! units.
 
-use alloc::vec;
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::{GroupedKernel, Real};
@@ -10,6 +8,7 @@ use convoke_kernels::{GroupedKernel, Real};
 use crate::element::Element;
 use crate::exec::share;
 use crate::lower::contract::Request;
+use crate::lower::engine::RowPanels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Machine, Work};
 
@@ -31,11 +30,10 @@ const LEAST_BLOCK_VECTORS: usize = 6;
 pub(super) struct GroupedBlocks {
     /// Groups of all images.
     pub(super) groups: usize,
-    /// Vectors of a block, and blocks of a group.
+    /// Vectors of a group, of a block, and blocks of a group.
+    pub(super) all_vectors: usize,
     pub(super) vectors: usize,
     pub(super) count: usize,
-    /// Vectors of the last block.
-    last_vectors: usize,
     /// Units of a group.
     parts: usize,
     pub(super) tasks: usize,
@@ -47,16 +45,15 @@ impl GroupedBlocks {
     pub(super) fn new<T: Element>(
         request: &Request<'_, T>,
         lanes: usize,
-        heights: &[usize],
+        panels: RowPanels,
         planes_len: usize,
         is_direct: bool,
     ) -> Self {
         let (geometry, bytes) = (request.geometry, size_of::<T::Acc>());
         let groups = geometry.batch * geometry.group;
         let all_vectors = geometry.output_spatial().div_ceil(lanes);
-        let for_l1 = if heights.len() > 1 { planes_len.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
-        let tallest = heights.iter().copied().max().unwrap_or(0);
-        let sums = if is_direct { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
+        let for_l1 = if panels.count() > 1 { planes_len.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
+        let sums = if is_direct { 0 } else { geometry.output_spatial().saturating_mul(panels.height(0) * bytes) };
         let for_l2 = sums.div_ceil(sums_bytes(request.machine));
         let tasks = TASKS_PER_THREAD * request.threads;
         let for_threads = if request.threads == 1 { 1 } else { tasks.div_ceil(groups) };
@@ -64,13 +61,13 @@ impl GroupedBlocks {
         let vectors = all_vectors.div_ceil(least_count).max(LEAST_BLOCK_VECTORS).min(all_vectors);
         let count = all_vectors.div_ceil(vectors);
         let parts = for_threads.min(count);
-        let last_vectors = all_vectors - (count - 1) * vectors;
-        Self { groups, vectors, count, last_vectors, parts, tasks: tasks.min(groups * parts) }
+        Self { groups, all_vectors, vectors, count, parts, tasks: tasks.min(groups * parts) }
     }
 
-    /// Vectors of all positions of a group.
-    pub(super) fn all_vectors(&self) -> usize {
-        (self.count - 1) * self.vectors + self.last_vectors
+    /// The first vector of a block, and its number of them.
+    pub(super) fn block(&self, block: usize) -> (usize, usize) {
+        let first = block * self.vectors;
+        (first, self.vectors.min(self.all_vectors - first))
     }
 
     pub(super) fn units(&self) -> usize {
@@ -88,145 +85,66 @@ impl GroupedBlocks {
     }
 }
 
-/// Some output channels of a group.
-pub(super) struct GroupedPanel<A: Real> {
-    pub(super) height: usize,
-    /// The tiles of a full block, and those of the last one.
-    pub(super) runs: [Vec<TileRun<A>>; 2],
-}
-
 /// Tiles of one width side by side.
 pub(super) struct TileRun<A: Real> {
     pub(super) kernel: &'static GroupedKernel<A>,
     /// The vector of the block that the first tile begins with.
     pub(super) first: usize,
-    /// The vectors of all tiles; the last tile may have only a part of its own.
+    /// The vectors of all tiles; the last tile may have only some of its own.
     pub(super) vectors: usize,
 }
 
-/// All panels of a group.
-pub(super) struct GroupedPanels<A: Real> {
-    pub(super) panels: Vec<GroupedPanel<A>>,
-    /// What the tiles of a group take.
-    pub(super) work: Work,
+/// The panels of a group's output channels, and the kernels for their tiles.
+pub(super) struct GroupedTiles<A: Real> {
+    kernels: &'static [GroupedKernel<A>],
+    pub(super) panels: RowPanels,
 }
 
-impl<A: Real> GroupedPanels<A> {
-    /// None if there are no kernels of these heights.
-    pub(super) fn new(tiles: &GroupedTiles<'_, A>, heights: &[usize], blocks: &GroupedBlocks) -> Option<Self> {
-        let mut panels = Vec::with_capacity(heights.len());
-        let mut work = Work::default();
-        for &height in heights {
-            let (full, full_work) = tiles.cover(height, blocks.vectors)?;
-            let (last, last_work) = tiles.cover(height, blocks.last_vectors)?;
-            work += full_work * (blocks.count - 1) as f64 + last_work;
-            panels.push(GroupedPanel { height, runs: [full, last] });
-        }
-        Some(Self { panels, work })
+impl<A: Real> GroupedTiles<A> {
+    /// As few panels of `rows` output channels as there are kernels for. None if there are no kernels.
+    pub(super) fn new(kernels: &'static [GroupedKernel<A>], rows: usize) -> Option<Self> {
+        let tallest = kernels.iter().map(GroupedKernel::mr).max()?;
+        let has_kernel = |height: usize| kernels.iter().any(|kernel| kernel.mr() == height);
+        let fits = |panels: &RowPanels| (0..panels.count()).all(|p| has_kernel(panels.height(p)));
+        let panels = (1..=tallest).rev().map(|most| RowPanels::new(rows, most)).find(fits)?;
+        Some(Self { kernels, panels })
     }
 
-    /// Output channels of the tallest panel.
-    pub(super) fn tallest(&self) -> usize {
-        self.panels.iter().map(|panel| panel.height).max().unwrap_or(0)
+    /// Tiles of `height` rows that cover `vectors` vectors, as few as possible and of nearly equal
+    /// widths.
+    pub(super) fn cover(&self, height: usize, vectors: usize) -> impl Iterator<Item = TileRun<A>> {
+        let kernels = move || self.kernels.iter().filter(move |kernel| kernel.mr() == height);
+        let widths = RowPanels::new(vectors, kernels().map(GroupedKernel::nrv).max().unwrap_or(1));
+        widths.runs(&(0..widths.count())).into_iter().filter(|same| !same.is_empty()).filter_map(move |same| {
+            let (first, width) = (widths.start(same.start), widths.height(same.start));
+            let kernel = kernels().filter(|kernel| kernel.nrv() >= width).min_by_key(|kernel| kernel.nrv())?;
+            Some(TileRun { kernel, first, vectors: same.len() * width })
+        })
     }
 
-    /// The name of the kernel that sums most positions of the first panel, in a full block or in
-    /// the last one.
-    pub(super) fn kernel(&self, is_last: bool) -> &'static str {
-        let runs = self.panels.first().map_or(&[][..], |panel| &panel.runs[usize::from(is_last)]);
-        runs.iter().max_by_key(|run| run.vectors).map_or("", |run| run.kernel.name())
-    }
-}
-
-/// The kernels, and what their tiles take.
-pub(super) struct GroupedTiles<'a, A: Real> {
-    pub(super) machine: &'a Machine,
-    pub(super) kernels: &'static [GroupedKernel<A>],
-    /// Steps of k of a tile.
-    pub(super) steps: f64,
-}
-
-impl<A: Real> GroupedTiles<'_, A> {
-    fn tile_work(&self, kernel: &GroupedKernel<A>) -> Work {
-        let machine = self.machine;
-        let load_slots = kernel.nrv() as f64 * machine.prices().grouped_loads + kernel.mr() as f64;
-        let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
-        machine.work(Item::ArithmeticCycles, step * self.steps)
-            + machine.work(Item::GroupedVectors, (kernel.mr() * kernel.nrv()) as f64)
-            + machine.work(Item::GroupedTiles, 1.0)
+    /// The name of the kernel that sums most positions of a block of the first panel.
+    pub(super) fn kernel(&self, vectors: usize) -> &'static str {
+        let most = self.cover(self.panels.height(0), vectors).max_by_key(|run| run.vectors);
+        most.map_or("", |run| run.kernel.name())
     }
 
-    /// The cheapest tiles of `height` rows that cover `vectors` vectors, and what they take. None
-    /// if there is no kernel of that height.
-    fn cover(&self, height: usize, vectors: usize) -> Option<(Vec<TileRun<A>>, Work)> {
-        let kernels: Vec<_> = self.kernels.iter().filter(|kernel| kernel.mr() == height).collect();
-        let works: Vec<_> = kernels.iter().map(|kernel| self.tile_work(kernel)).collect();
-        let costs: Vec<_> = works.iter().map(Work::cycles).collect();
-        let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
-        let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
-        // The first tiles have the width that is cheapest for a vector. The rest has the vectors of
-        // about `width` such tiles, and is covered by the cheapest combination of widths.
-        let width = kernels[bulk].nrv();
-        let many = (vectors / width).saturating_sub(width);
-        let rest = vectors - many * width;
-        // For each number of vectors, the least cost, and the width that is taken last.
-        let mut least: Vec<(f64, usize)> = vec![(0.0, 0)];
-        for n in 1..=rest {
-            let with = |i: usize| (least[n.saturating_sub(kernels[i].nrv())].0 + costs[i], i);
-            least.push((0..kernels.len()).map(with).min_by(|a, b| a.0.total_cmp(&b.0))?);
-        }
-        let mut counts = vec![0; kernels.len()];
-        counts[bulk] = many;
-        let mut left = rest;
-        while left > 0 {
-            counts[least[left].1] += 1;
-            left = left.saturating_sub(kernels[least[left].1].nrv());
-        }
-        let (mut runs, mut work, mut first) = (Vec::new(), Work::default(), 0);
-        for ((kernel, tile_work), tiles) in kernels.into_iter().zip(works).zip(counts).filter(|(_, tiles)| *tiles > 0) {
-            // Without any one of the tiles, the others would not reach the end. So the last tile
-            // begins before the end, though it may reach beyond it.
-            let covered = (tiles * kernel.nrv()).min(vectors - first);
-            runs.push(TileRun { kernel, first, vectors: covered });
-            first += covered;
-            work += tile_work * tiles as f64;
-        }
-        work += self.machine.work(Item::KernelCalls, runs.len() as f64);
-        Some((runs, work))
-    }
-
-    /// Whether [`heights`](Self::heights) can return these for `rows` output channels: there are
-    /// kernels of each height, the tallest panel is the first, and together they have all rows.
-    pub(super) fn can_have(&self, heights: &[usize], rows: usize) -> bool {
-        let has_kernel = |height: &usize| self.kernels.iter().any(|kernel| kernel.mr() == *height);
-        // As few heights of kernels have a sum that cannot overflow.
-        heights.len() <= rows
-            && heights.iter().all(has_kernel)
-            && heights.is_sorted_by(|tall, low| tall >= low)
-            && heights.iter().sum::<usize>() == rows
-    }
-
-    /// The heights of the cheapest panels of `rows` output channels, the tallest first; none if no
-    /// heights add up to that.
-    pub(super) fn heights(&self, rows: usize, vectors: usize) -> Option<Vec<usize>> {
-        let mut choices: Vec<(usize, f64)> = Vec::new();
-        for kernel in self.kernels {
-            if choices.iter().all(|(height, _)| *height != kernel.mr()) {
-                choices.push((kernel.mr(), self.cover(kernel.mr(), vectors)?.1.cycles()));
+    /// What the tiles of a group take, of `steps` steps of k.
+    pub(super) fn work(&self, machine: &Machine, steps: usize, blocks: &GroupedBlocks) -> Work {
+        let of_block = |vectors: usize, count: usize| {
+            let mut work = Work::default();
+            for run in (0..self.panels.count()).flat_map(|p| self.cover(self.panels.height(p), vectors)) {
+                let tiles = run.vectors.div_ceil(run.kernel.nrv());
+                work += tile_work(machine, run.kernel, steps) * tiles as f64 + machine.work(Item::KernelCalls, 1.0);
             }
-        }
-        // For each number of rows, the least cost, and the height that is taken last.
-        let mut least: Vec<Option<(f64, usize)>> = vec![Some((0.0, 0))];
-        for n in 1..=rows {
-            let with = |&(height, cost): &(usize, f64)| Some((least[n.checked_sub(height)?]?.0 + cost, height));
-            least.push(choices.iter().filter_map(with).min_by(|a, b| a.0.total_cmp(&b.0)));
-        }
-        let (mut heights, mut left) = (Vec::new(), rows);
-        while left > 0 {
-            heights.push(least[left]?.1);
-            left -= least[left]?.1;
-        }
-        heights.sort_unstable_by(|a, b| b.cmp(a));
-        Some(heights)
+            work * count as f64
+        };
+        of_block(blocks.vectors, blocks.count - 1) + of_block(blocks.block(blocks.count - 1).1, 1)
     }
+}
+
+fn tile_work<A: Real>(machine: &Machine, kernel: &GroupedKernel<A>, steps: usize) -> Work {
+    let load_slots = kernel.nrv() as f64 * machine.crossing_slots::<A>(kernel.lanes()) + kernel.mr() as f64;
+    let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
+    machine.work(Item::ArithmeticCycles, step * steps as f64)
+        + machine.work(Item::StoredVectors, (kernel.mr() * kernel.nrv()) as f64)
 }

@@ -9,17 +9,17 @@ use crate::assembly::{self, Function, Instruction, InstructionKind, Stack};
 use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
-use convoke_kernels::Real;
+use convoke_kernels::{Real, upsample_kernels, winograd_kernels};
 use convoke_tools::kernels::{self, Op, PASSES};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
 /// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name
-/// and each streaming pass by its type. Fails if the loop over k of a GEMM tile holds anything
+/// and sizes, and each streaming pass by its type. Fails if the loop over k of a GEMM tile holds anything
 /// but its FMAs, loads, prefetches and a few counters. Fails if the inner loop of another kernel
 /// calls a function or uses the stack more than the list of exceptions in the source allows.
-/// Prints the FMAs' share of each tile's loop. Streaming passes are generic: their names contain
-/// their types if the program is compiled with `-C symbol-mangling-version=v0`.
+/// Prints the FMAs' share of each tile's loop. Kernels and passes are generic: their names contain
+/// their sizes and types if the program is compiled with `-C symbol-mangling-version=v0`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DisasmArgs {
     /// The program, archive or object
@@ -83,145 +83,138 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "masks and lanes of a row that is split into four phases, and of squares that are transposed",
             &[
-                Exception::new(Avx512, "weave::f32_pick", 0, 2),
-                Exception::new(Avx512, "weave::f64_pick", 0, 52),
-                Exception::new(Avx2, "weave::f*_pick", 5, 0),
+                Exception::new(Avx512, "f32::passes::pick", 0, 2),
+                Exception::new(Avx512, "f64::passes::pick", 0, 52),
+                Exception::new(Avx2, "*::passes::pick", 5, 0),
             ],
         ),
         (
             "the epilogue of a tile with a residual or dropped columns: pointers and bounds",
             &[
-                Exception::new(Avx512, "gemm_*::*_gemm_*", 0, 20),
-                Exception::new(Avx512, "gemm_*::*_gemmt*", 0, 26),
-                Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 6),
-                Exception::new(Avx2, "gemm_f64::f64_gemm_4x8", 0, 10),
-                Exception::new(Neon, "gemm_*::*_gemmt*", 1, 0),
+                Exception::new(Avx512, "*::gemm::*_gemm_*", 0, 20),
+                Exception::new(Avx512, "*::gemm::*_gemmt*", 0, 26),
+                Exception::new(Avx2, "*::gemm::*_gemm_*", 0, 6),
+                Exception::new(Avx2, "f64::gemm::f64_gemm_4x8", 0, 10),
+                Exception::new(Neon, "*::gemm::*_gemmt*", 1, 0),
             ],
         ),
         (
             "addresses of a tile's rows, if they are more than general registers; sums of tiles of many rows",
             &[
-                Exception::new(Avx512, "depthwise_*::*_dw_*x16", 0, 4),
-                Exception::new(Avx512, "depthwise_*::*_dw_*x8", 0, 4),
-                Exception::new(Avx512, "depthwise_*::*_dwt_*", 0, 4),
-                Exception::new(Avx512, "depthwise_*::threes", 0, 24),
+                Exception::new(Avx512, "*::depthwise::*_dw_*x16", 0, 4),
+                Exception::new(Avx512, "*::depthwise::*_dw_*x8", 0, 4),
+                Exception::new(Avx512, "*::depthwise::*_dwt_*", 0, 4),
+                Exception::new(Avx512, "*::depthwise::threes", 0, 24),
             ],
         ),
         (
             "a table of the border's masks, and addresses of rows at the border; sums that exceed AVX2's 16 registers and NEON's short ones; rows at the border of high \
              tiles that share vectors",
             &[
-                Exception::new(Avx512, "depthwise_*::*_direct", 16, 61),
-                Exception::new(Avx2, "depthwise_*::*_direct", 7, 58),
-                Exception::new(Neon, "depthwise_*::*_direct", 23, 20),
+                Exception::new(Avx512, "*::depthwise::*_direct", 16, 61),
+                Exception::new(Avx2, "*::depthwise::*_direct", 7, 58),
+                Exception::new(Neon, "*::depthwise::*_direct", 23, 20),
             ],
         ),
         (
             "the masks of a column of taps, with AVX2's 16 registers; the end of a column; the epilogue of tiles with parts of rows, which NEON stores by halves",
             &[
-                Exception::new(Avx512, "grouped_*::*_group_*", 0, 1),
-                Exception::new(Avx2, "grouped_*::*_group_*", 2, 0),
-                Exception::new(Neon, "grouped_*::*_group_*", 1, 21),
+                Exception::new(Avx512, "*::grouped::*_group_*", 0, 1),
+                Exception::new(Avx2, "*::grouped::*_group_*", 2, 0),
+                Exception::new(Neon, "*::grouped::*_group_*", 1, 21),
             ],
         ),
         (
             "rows of a partial transpose, which are indexed; a call of memset for each transpose clears them",
             &[
-                Exception::new(Avx512, "depthwise_*::gather", 4, 0),
-                Exception::new(Avx512, "depthwise_*::scatter", 44, 37).with_calls(1),
-                Exception::new(Avx2, "depthwise_*::gather", 0, 2),
-                Exception::new(Avx2, "depthwise_*::scatter", 50, 27).with_calls(1),
-                Exception::new(Neon, "depthwise_*::gather", 1, 0),
-                Exception::new(Neon, "depthwise_*::scatter", 16, 15).with_calls(1),
+                Exception::new(Avx512, "*::depthwise::gather", 4, 0),
+                Exception::new(Avx512, "*::depthwise::scatter", 44, 37).with_calls(1),
+                Exception::new(Avx2, "*::depthwise::gather", 0, 2),
+                Exception::new(Avx2, "*::depthwise::scatter", 50, 27).with_calls(1),
+                Exception::new(Neon, "*::depthwise::gather", 1, 0),
+                Exception::new(Neon, "*::depthwise::scatter", 16, 15).with_calls(1),
             ],
         ),
         (
             "eight phases and their results, except with AVX-512; bounds of a run",
             &[
-                Exception::new(Avx512, "weave::*_weave", 0, 2),
-                Exception::new(Avx2, "weave::*_weave", 12, 2),
-                Exception::new(Avx2, "weave::*_sum", 8, 0),
-                Exception::new(Neon, "weave::*_sum", 1, 0),
+                Exception::new(Avx512, "*::passes::weave", 0, 2),
+                Exception::new(Avx2, "*::passes::weave", 12, 2),
+                Exception::new(Avx2, "*::passes::sum", 8, 0),
+                Exception::new(Neon, "*::passes::sum", 1, 0),
             ],
         ),
         (
             "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, except with AVX-512",
             &[
-                Exception::new(Avx512, "upsample::*", 0, 50),
-                Exception::new(Avx2, "upsample::*", 8, 41),
-                Exception::new(Neon, "upsample::*_5x5::*", 19, 0),
+                Exception::new(Avx512, "*::passes::upsample::<*>", 0, 50),
+                Exception::new(Avx2, "*::passes::upsample::<*>", 8, 41),
+                Exception::new(Neon, "*::passes::upsample::<2, 5, 5, *>", 19, 0),
             ],
         ),
         (
             "the beginnings of a tile's rows, for each pair of rows of values; two rows of values, except with AVX-512",
             &[
-                Exception::new(Avx512, "winograd_*::f*::input", 0, 28),
-                Exception::new(Avx512, "winograd_*::f6x6_3x3::input", 0, 94),
-                Exception::new(Avx512, "winograd_*::f2x4_5x5::input", 0, 31),
-                Exception::new(Avx512, "winograd_*::f4x4_5x5::input", 0, 94),
-                Exception::new(Avx2, "winograd_*::f*::input", 6, 25),
-                Exception::new(Avx2, "winograd_*::f4x5_3x3::input", 18, 30),
-                Exception::new(Avx2, "winograd_*::f6x6_3x3::input", 50, 66),
-                Exception::new(Avx2, "winograd_*::f2x4_5x5::input", 38, 31),
-                Exception::new(Avx2, "winograd_*::f4x4_5x5::input", 50, 66),
-                Exception::new(Neon, "winograd_*::f*::input", 48, 33),
-                Exception::new(Neon, "winograd_*::f6x6_3x3::input", 176, 190),
-                Exception::new(Neon, "winograd_*::f2x4_5x5::input", 75, 50),
-                Exception::new(Neon, "winograd_*::f4x4_5x5::input", 104, 159),
+                Exception::new(Avx512, "*::winograd::input::<*>", 0, 28),
+                Exception::new(Avx512, "*::winograd::input::<8, 8>", 0, 94),
+                Exception::new(Avx512, "*::winograd::input::<6, 8>", 0, 31),
+                Exception::new(Avx2, "*::winograd::input::<*>", 6, 25),
+                Exception::new(Avx2, "*::winograd::input::<6, 7>", 18, 30),
+                Exception::new(Avx2, "*::winograd::input::<8, 8>", 50, 66),
+                Exception::new(Avx2, "*::winograd::input::<6, 8>", 38, 31),
+                Exception::new(Neon, "*::winograd::input::<*>", 48, 33),
+                Exception::new(Neon, "*::winograd::input::<8, 8>", 176, 190),
+                Exception::new(Neon, "*::winograd::input::<6, 8>", 75, 50),
             ],
         ),
         (
             "the places of a tile's rows, and which of them have a row of X",
-            &[Exception::new(Avx512, "winograd_*::f*_3x3::straight", 0, 38)],
+            &[Exception::new(Avx512, "*::winograd::straight::<*>", 0, 38)],
         ),
         (
             "half of the transform, which is indexed by the part of the tile inside Y; addresses of planes and rows; the epilogue of tiles at an edge",
             &[
-                Exception::new(Avx512, "winograd_*::f1x*::output", 28, 168),
-                Exception::new(Avx512, "winograd_*::f*x1_*::output", 16, 46),
-                Exception::new(Avx512, "winograd_*::f2x2_*::output", 16, 24),
-                Exception::new(Avx512, "winograd_*::f3x3_4x4::output", 16, 47),
-                Exception::new(Avx512, "winograd_*::f4x2_3x3::output", 16, 15),
-                Exception::new(Avx512, "winograd_*::f4x4_3x3::output", 17, 27),
-                Exception::new(Avx512, "winograd_*::f4x5_3x3::output", 8, 13),
-                Exception::new(Avx512, "winograd_*::f5x5_2x2::output", 8, 13),
-                Exception::new(Avx512, "winograd_*::f6x6_3x3::output", 16, 42),
-                Exception::new(Avx512, "winograd_*::f*x4_5x5::output", 16, 15),
-                Exception::new(Avx2, "winograd_*::f1x*::output", 51, 83),
-                Exception::new(Avx2, "winograd_*::f*x1_*::output", 8, 16),
-                Exception::new(Avx2, "winograd_*::f2x2_*::output", 10, 43),
-                Exception::new(Avx2, "winograd_*::f3x3_4x4::output", 62, 22),
-                Exception::new(Avx2, "winograd_*::f4x2_3x3::output", 10, 15),
-                Exception::new(Avx2, "winograd_*::f4x4_3x3::output", 8, 22),
-                Exception::new(Avx2, "winograd_*::f4x5_3x3::output", 8, 37),
-                Exception::new(Avx2, "winograd_*::f5x5_2x2::output", 8, 13),
-                Exception::new(Avx2, "winograd_*::f6x6_3x3::output", 14, 32),
-                Exception::new(Avx2, "winograd_*::f*x4_5x5::output", 9, 32),
-                Exception::new(Neon, "winograd_*::f*::output", 13, 90),
-                Exception::new(Neon, "winograd_*::f4x2_3x3::output", 47, 90),
-                Exception::new(Neon, "winograd_*::f2x4_5x5::output", 47, 90),
-                Exception::new(Neon, "winograd_*::f4x1_5x1::output", 22, 90),
+                Exception::new(Avx512, "*::winograd::output::<1, *>", 28, 168),
+                Exception::new(Avx512, "*::winograd::output::<*, 1, *, 1>", 16, 46),
+                Exception::new(Avx512, "*::winograd::output::<*, 2, 2>", 16, 24),
+                Exception::new(Avx512, "*::winograd::output::<6, 6, 3, 3>", 16, 47),
+                Exception::new(Avx512, "*::winograd::output::<6, 4, 4, 2>", 16, 15),
+                Exception::new(Avx512, "*::winograd::output::<6, 6, 4, 4>", 17, 27),
+                Exception::new(Avx512, "*::winograd::output::<6, 7, 4, 5>", 8, 13),
+                Exception::new(Avx512, "*::winograd::output::<6, 6, 5, 5>", 8, 13),
+                Exception::new(Avx512, "*::winograd::output::<8, 8, 6, 6>", 16, 42),
+                Exception::new(Avx512, "*::winograd::output::<*, 8, *, 4>", 16, 15),
+                Exception::new(Avx2, "*::winograd::output::<1, *>", 51, 83),
+                Exception::new(Avx2, "*::winograd::output::<*, 1, *, 1>", 8, 16),
+                Exception::new(Avx2, "*::winograd::output::<*, 2, 2>", 10, 43),
+                Exception::new(Avx2, "*::winograd::output::<6, 6, 3, 3>", 62, 22),
+                Exception::new(Avx2, "*::winograd::output::<6, 4, 4, 2>", 10, 15),
+                Exception::new(Avx2, "*::winograd::output::<6, 6, 4, 4>", 8, 22),
+                Exception::new(Avx2, "*::winograd::output::<6, 7, 4, 5>", 8, 37),
+                Exception::new(Avx2, "*::winograd::output::<6, 6, 5, 5>", 8, 13),
+                Exception::new(Avx2, "*::winograd::output::<8, 8, 6, 6>", 14, 32),
+                Exception::new(Avx2, "*::winograd::output::<*, 8, *, 4>", 9, 32),
+                Exception::new(Neon, "*::winograd::output::<*>", 13, 90),
+                Exception::new(Neon, "*::winograd::output::<6, 4, 4, 2>", 47, 90),
+                Exception::new(Neon, "*::winograd::output::<6, 8, 2, 4>", 47, 90),
+                Exception::new(Neon, "*::winograd::output::<8, 1, 4, 1>", 22, 90),
             ],
         ),
         (
             "six vectors that are split through memory, one element at a time; twice five vectors of joined rows; the bounds of live and free rows",
             &[
-                Exception::new(Avx512, "winograd_*::f*::split", 0, 4),
-                Exception::new(Avx2, "winograd_*::f*::split", 0, 4),
-                Exception::new(Avx2, "winograd_*::f*x6_*x3::split", 1, 4),
-                Exception::new(Avx2, "winograd_*::f4x5_3x3::split", 2, 0),
-                Exception::new(Neon, "winograd_*::f1x6_1x3::split", 12, 0),
-                Exception::new(Neon, "winograd_*::f6x6_3x3::split", 12, 0),
+                Exception::new(Avx512, "*::winograd::split::<*>", 0, 4),
+                Exception::new(Avx2, "*::winograd::split::<*>", 0, 4),
+                Exception::new(Avx2, "*::winograd::split::<8, 6>", 1, 4),
+                Exception::new(Avx2, "*::winograd::split::<7, 5>", 2, 0),
+                Exception::new(Neon, "*::winograd::split::<8, 6>", 12, 0),
             ],
         ),
         (
             "conversions through a buffer on the stack, and those of `half` through arrays of eight values; a call that copies the rest",
             &[
-                Exception::new(Avx512, "stream::Narrow<f16>", 1, 0),
                 Exception::new(Avx512, "stream::NarrowRows<f16>", 1, 0),
-                Exception::new(Avx2, "stream::Narrow<*", 12, 1).with_calls(1),
                 Exception::new(Avx2, "stream::NarrowRows<f16>", 9, 0).with_calls(1),
-                Exception::new(Avx2, "stream::Widen<f16>", 3, 0).with_calls(1),
                 Exception::new(Avx2, "stream::WidenRows<f16>", 5, 1).with_calls(1),
                 Exception::new(Avx2, "stream::WidenStrided<f16*", 2, 0),
                 Exception::new(Neon, "stream::NarrowRows<f16>", 0, 2),
@@ -237,7 +230,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Neon, "stream::PackRows<f64>*", 0, 2),
             ],
         ),
-        ("addresses of rows, which may have a residual", &[Exception::new(Avx512, "activation::*_activate", 0, 1)]),
+        ("addresses of rows, which may have a residual", &[Exception::new(Avx512, "*::passes::activate", 0, 1)]),
         (
             "residuals of 16 bits, which are widened through a buffer",
             &[
@@ -253,7 +246,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
     ]
 };
 
-/// A kernel in the file, such as `gemm_f32::f32_gemm_8x48` of an ISA.
+/// A kernel in the file, such as `f32::gemm::f32_gemm_8x48` or `f32::winograd::split::<6, 4>` of an ISA:
+/// its type, its module, and its name in the table, if it has one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     isa: Isa,
@@ -374,18 +368,19 @@ impl Name {
         }
         arch.into_iter().find_map(|(prefix, isa)| {
             let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
-            // Methods of vector types are inlined. If a symbol is left of one, it is not a
-            // kernel.
-            (!path.starts_with("vector::")).then(|| Self { isa, path: String::from(path) })
+            let (dtype, kernel) = path.strip_prefix("of_")?.split_once("::")?;
+            let (module, function) = kernel.split_once("::")?;
+            let kernel = tile_name(isa, dtype, module, function).unwrap_or_else(|| String::from(function));
+            // Narrow tiles are depthwise ones with other vectors.
+            let module = if module == "narrow" { "depthwise" } else { module };
+            Some(Self { isa, path: format!("{dtype}::{module}::{kernel}") })
         })
     }
 
     /// The size of a GEMM tile, MR x NR, with the number of its accumulators.
     fn tile(&self) -> Option<LoopTile> {
-        let (family, kernel) = self.path.split_once("::")?;
-        let dtype = family.strip_prefix("gemm_")?;
-        let rest = kernel.strip_prefix(dtype)?;
-        let (kind, sizes) = rest.strip_prefix('_')?.split_once('_')?;
+        let (dtype, kernel) = self.path.split_once("::gemm::")?;
+        let (kind, sizes) = kernel.strip_prefix(dtype)?.strip_prefix('_')?.split_once('_')?;
         let (is_spatial, rows) = match kind {
             "gemm" => (true, 1),
             "gemmt" => (false, 1),
@@ -395,20 +390,39 @@ impl Name {
         let (first, second) = sizes.split_once('x')?;
         let (first, second) = (first.parse::<usize>().ok()?, second.parse::<usize>().ok()?);
         let (mr, nr) = if is_spatial { (first, second) } else { (second, first) };
-        let register_bits = match self.isa {
-            Isa::Avx512 => 512,
-            Isa::Avx2 => 256,
-            _ => 128,
-        };
-        let lanes = register_bits / if dtype == "f64" { 64 } else { 32 };
         let group = format!("{dtype} {kind}");
-        Some(LoopTile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(lanes) })
+        Some(LoopTile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(register_lanes(self.isa, dtype)) })
     }
 
-    /// The family that the summary has one line for: the module, or `stream`.
+    /// The family that the summary has one line for: type and module, or `stream`.
     fn family(&self) -> &str {
-        self.path.split("::").next().unwrap_or_default()
+        self.path.rsplit_once("::").map_or("", |(family, _)| family.split("::<").next().unwrap_or(family))
     }
+}
+
+/// The name in the table of a tile that is compiled as `function`, such as `gemm::<14, 2>`; `None` for
+/// another kernel.
+fn tile_name(isa: Isa, dtype: &str, module: &str, function: &str) -> Option<String> {
+    let (word, sizes) = function.strip_suffix('>')?.split_once("::<")?;
+    let (word, suffix) = word.strip_suffix("_direct").map_or((word, ""), |word| (word, "_direct"));
+    let op = Op::ALL.into_iter().find(|op| op.word() == word)?;
+    let mut sizes = sizes.split(", ").map_while(|size| size.parse::<usize>().ok());
+    let (rows, vectors) = (sizes.next()?, sizes.next().unwrap_or(1));
+    // A vector of f64 is two of NEON's registers.
+    let registers = if isa == Isa::Neon && dtype == "f64" { 2 } else { 1 };
+    let lanes = registers * register_lanes(isa, dtype) / if module == "narrow" { 2 } else { 1 };
+    let mr = if op == Op::Gemmt2 { 2 * rows } else { rows };
+    Some(op.name(dtype, mr, vectors * lanes) + suffix)
+}
+
+/// Elements of a register.
+fn register_lanes(isa: Isa, dtype: &str) -> usize {
+    let bits = match isa {
+        Isa::Avx512 => 512,
+        Isa::Avx2 => 256,
+        _ => 128,
+    };
+    bits / if dtype == "f64" { 64 } else { 32 }
 }
 
 /// A GEMM tile.
@@ -646,24 +660,28 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     let tiles = if isa.is_available() { kernels::tiles(isa, None) } else { kernels::read_tiles(isa, README) };
     let mut paths = Vec::new();
     for tile in tiles.iter().filter(|tile| tile.dtype == dtype) {
-        let path = format!("{}::{}", tile.op.module(dtype), tile.name);
+        let path = format!("{}::{}", tile.op.module(), tile.name);
         paths.extend((tile.op == Op::Dw).then(|| format!("{path}_direct")));
         paths.push(path);
     }
-    paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise_{dtype}::{pass}")));
-    paths.extend((isa == Isa::Avx512).then(|| format!("depthwise_{dtype}::threes")));
-    // They are the same on every ISA.
-    for name in kernels::transforms::<T>(Isa::Portable) {
-        paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
-        let is_straight = isa == Isa::Avx512 && ["f2x2_3x3", "f4x2_3x3", "f4x4_3x3"].contains(&name);
-        paths.extend(is_straight.then(|| format!("winograd_{dtype}::{name}::straight")));
+    paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise::{pass}")));
+    paths.extend((isa == Isa::Avx512).then(|| String::from("depthwise::threes")));
+    paths.extend(["activate", "weave", "sum", "pick"].map(|pass| format!("passes::{pass}")));
+    // These are the same on every ISA.
+    for kernel in winograd_kernels::<T>(Isa::Portable) {
+        let (down, along) = (kernel.down(), kernel.along());
+        let sizes = format!("{}, {}, {}, {}", down.values, along.values, down.outputs, along.outputs);
+        paths.push(format!("winograd::split::<{}, {}>", along.values, along.outputs));
+        paths.push(format!("winograd::input::<{}, {}>", down.values, along.values));
+        paths.push(format!("winograd::output::<{sizes}>"));
+        let is_straight = isa == Isa::Avx512 && ["4, 4, 2, 2", "6, 4, 4, 2", "6, 6, 4, 4"].contains(&sizes.as_str());
+        paths.extend(is_straight.then(|| format!("winograd::straight::<{sizes}>")));
     }
-    for name in kernels::upsampling::<T>(Isa::Portable) {
-        paths.extend(["even", "odd"].map(|part| format!("upsample::{dtype}_upsample_{name}::{part}")));
+    for kernel in upsample_kernels::<T>(Isa::Portable) {
+        let (stride, (down, along)) = (kernel.stride(), kernel.kernel());
+        paths.extend([0, 1].map(|odd| format!("passes::upsample::<{stride}, {down}, {along}, {odd}>")));
     }
-    paths.push(format!("activation::{dtype}_activate"));
-    paths.extend(["weave", "fetch", "sum", "pick"].map(|part| format!("weave::{dtype}_{part}")));
-    paths
+    paths.iter().map(|path| format!("{dtype}::{path}")).collect()
 }
 
 #[cfg(test)]
@@ -676,19 +694,24 @@ mod tests {
 
     #[test]
     fn kernels_are_known_by_their_symbols() {
-        let tile = "convoke_kernels::x86_64::avx512::gemm_f32::f32_gemm_8x48";
-        let expected = Some((Isa::Avx512, String::from("gemm_f32::f32_gemm_8x48")));
+        let tile = "convoke_kernels::x86_64::avx512::of_f32::gemm::gemm::<8, 3>";
+        let expected = Some((Isa::Avx512, String::from("f32::gemm::f32_gemm_8x48")));
         assert_eq!(name(tile), expected);
-        assert_eq!(name(&format!("{tile}::h0b66254eaa471833")), expected);
-        assert_eq!(name(&format!("{tile}::h0b66254eaa471833 (.llvm.4636524461619941761)")), expected);
-        let neon = name("convoke_kernels::aarch64::neon::weave::f32_sum");
-        assert_eq!(neon, Some((Isa::Neon, String::from("weave::f32_sum"))));
+        assert_eq!(name(&format!("{tile} (.llvm.4636524461619941761)")), expected);
+        let x86 = |kernel: &str| name(&format!("convoke_kernels::x86_64::avx512::of_f64::{kernel}")).unwrap().1;
+        assert_eq!(x86("gemm::gemmt2::<4, 2>"), "f64::gemm::f64_gemmt2_16x8");
+        assert_eq!(x86("narrow::dw_direct::<3>"), "f64::depthwise::f64_dw_3x4_direct");
+        assert_eq!(x86("depthwise::dwt::<3>"), "f64::depthwise::f64_dwt_8x3");
+        assert_eq!(x86("winograd::split::<6, 4>"), "f64::winograd::split::<6, 4>");
+        let neon = |kernel: &str| name(&format!("convoke_kernels::aarch64::neon::{kernel}")).unwrap();
+        assert_eq!(neon("of_f32::passes::sum::h0b66254eaa471833"), (Isa::Neon, String::from("f32::passes::sum")));
+        assert_eq!(neon("of_f64::gemm::gemmt::<6, 2>"), (Isa::Neon, String::from("f64::gemm::f64_gemmt_8x6")));
         let pass = "<pulp::x86::v3::V3>::vectorize::imp::<<pulp::x86::v3::V3 as pulp::Simd>::vectorize::Impl<\
-                    convoke_kernels::stream::Narrow<half::bfloat::bf16>>>";
-        assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::Narrow<bf16>"))));
-        let pass = "convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::Widen<half::binary16::f16>>";
-        assert_eq!(name(pass), Some((Isa::Neon, String::from("stream::Widen<f16>"))));
-        assert_eq!(name("convoke_kernels::portable::gemm_f32::f32_gemm_4x8"), None);
+                    convoke_kernels::stream::NarrowRows<half::bfloat::bf16>>>";
+        assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::NarrowRows<bf16>"))));
+        let pass = "convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::WidenRows<half::binary16::f16>>";
+        assert_eq!(name(pass), Some((Isa::Neon, String::from("stream::WidenRows<f16>"))));
+        assert_eq!(name("convoke_kernels::portable::of_f32::gemm::gemm::<4, 1>"), None);
         assert_eq!(name("convoke_kernels::x86_64::avx2::vector::F32x8::load"), None);
     }
 
@@ -698,18 +721,18 @@ mod tests {
             let name = Name { isa, path: String::from(path) };
             name.tile().map(|t| (t.mr, t.nr, t.accumulators))
         };
-        assert_eq!(sizes(Isa::Avx512, "gemm_f32::f32_gemm_8x48"), Some((8, 48, 24)));
-        assert_eq!(sizes(Isa::Avx512, "gemm_f64::f64_gemmt_16x14"), Some((14, 16, 28)));
-        assert_eq!(sizes(Isa::Avx512, "gemm_f32::f32_gemmt2_32x8"), Some((8, 32, 16)));
-        assert_eq!(sizes(Isa::Avx2, "gemm_f32::f32_gemm_6x16"), Some((6, 16, 12)));
-        assert_eq!(sizes(Isa::Neon, "gemm_f64::f64_gemm_6x8"), Some((6, 8, 24)));
-        assert_eq!(sizes(Isa::Avx2, "depthwise_f32::f32_dw_6x8"), None);
+        assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_gemm_8x48"), Some((8, 48, 24)));
+        assert_eq!(sizes(Isa::Avx512, "f64::gemm::f64_gemmt_16x14"), Some((14, 16, 28)));
+        assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_gemmt2_32x8"), Some((8, 32, 16)));
+        assert_eq!(sizes(Isa::Avx2, "f32::gemm::f32_gemm_6x16"), Some((6, 16, 12)));
+        assert_eq!(sizes(Isa::Neon, "f64::gemm::f64_gemm_6x8"), Some((6, 8, 24)));
+        assert_eq!(sizes(Isa::Avx2, "f32::depthwise::f32_dw_6x8"), None);
     }
 
     #[test]
     fn patterns() {
-        assert!(matches("gemm_*::*_gemm_*", "gemm_f32::f32_gemm_8x48"));
-        assert!(!matches("gemm_*::*_gemm_*", "gemm_f32::f32_gemmt_48x8"));
+        assert!(matches("*::gemm::*_gemm_*", "f32::gemm::f32_gemm_8x48"));
+        assert!(!matches("*::gemm::*_gemm_*", "f32::gemm::f32_gemmt_48x8"));
         assert!(matches("a*", "a") && matches("*", "") && matches("a", "a"));
         assert!(!matches("a*b", "abc") && !matches("a", "ab"));
     }
@@ -729,7 +752,7 @@ mod tests {
 
     #[test]
     fn loops_over_k_hold_nothing_else() {
-        let tile = "convoke_kernels::x86_64::avx512::gemm_f32::f32_gemm_2x16";
+        let tile = "convoke_kernels::x86_64::avx512::of_f32::gemm::gemm::<2, 1>";
         let load = "vmovups\tzmm2, zmmword ptr [rdx]";
         let fmas = ["vfmadd231ps\tzmm0, zmm2, zmm3", "vfmadd231ps\tzmm1, zmm2, zmm4"];
         let with = |more: &[&str]| problems(tile, &[&[load, fmas[0], fmas[1]], more].concat());
@@ -749,7 +772,7 @@ mod tests {
     #[test]
     fn the_table_of_neon_is_compared() {
         let text = "a.o: file format elf64-littleaarch64\n\n\
-                    0000000000000000 <convoke_kernels::aarch64::neon::gemm_f32::f32_gemm_2x4>:\n\
+                    0000000000000000 <convoke_kernels::aarch64::neon::of_f32::gemm::gemm::<2, 1>>:\n\
                     \x20      0:      \tldp\tq2, q3, [x8], #32\n\
                     \x20      4:      \tfmla\tv0.4s, v3.4s, v2.s[0]\n\
                     \x20      8:      \tfmla\tv1.4s, v3.4s, v2.s[1]\n\
@@ -776,7 +799,7 @@ mod tests {
             report.expect(Isa::Neon);
             report.problems.into_iter().filter(|problem| problem.contains("stream::")).collect::<Vec<_>>()
         };
-        assert_eq!(problems("Narrow").len(), PASSES.len() - 1);
+        assert_eq!(problems("NarrowRows").len(), PASSES.len() - 1);
         assert_eq!(
             problems("Reverse").last().unwrap(),
             "neon/stream::Reverse<f32>: not among the passes of tools/src/kernels.rs"
@@ -786,12 +809,12 @@ mod tests {
     #[test]
     fn other_loops_have_their_exceptions_and_no_more() {
         let (spill, call) = ("vmovaps\tzmmword ptr [rsp + 0x20], zmm1", "call\t0x400 <g>");
-        let sum = "convoke_kernels::x86_64::avx512::weave::f32_sum";
+        let sum = "convoke_kernels::x86_64::avx512::of_f32::passes::sum";
         assert_eq!(problems(sum, &["vaddps\tzmm0, zmm0, zmm1"]), [""; 0]);
         assert!(problems(sum, &[spill])[0].contains("has 1 vectors to or from the stack, 0 allowed"));
         assert!(problems(sum, &["vaddps\tzmm0, zmm0, zmm1", call])[0].contains("1 calls"));
         assert_eq!(problems(sum, &["mov\trcx, qword ptr [rsp + 0x8]"]), [""; 0], "a loop without vectors");
-        let direct = "convoke_kernels::x86_64::avx512::depthwise_f32::f32_dw_8x16_direct";
+        let direct = "convoke_kernels::x86_64::avx512::of_f32::depthwise::dw_direct::<8>";
         let most = allowed(&Name::of_symbol(direct).unwrap()).vectors;
         assert!(most > 0);
         assert_eq!(problems(direct, &vec![spill; most]), [""; 0]);
@@ -804,10 +827,10 @@ mod tests {
         let mut report = DisasmReport::default();
         report.expect(Isa::Neon);
         for kernel in [
-            "gemm_f32::f32_gemm_8x12",
-            "depthwise_f64::f64_dw_4x4_direct",
-            "winograd_f32::f1x6_1x3::split",
-            "weave::f64_pick",
+            "f32::gemm::f32_gemm_8x12",
+            "f64::depthwise::f64_dw_4x4_direct",
+            "f32::winograd::split::<8, 6>",
+            "f64::passes::pick",
         ] {
             assert!(report.problems.contains(&format!("neon/{kernel}: not in the file")), "{kernel}");
         }

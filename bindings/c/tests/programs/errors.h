@@ -269,8 +269,7 @@ static inline void check_pack_errors(void)
 static inline void check_packed_errors(void)
 {
     fixture f = fixture_of(&LAYERS[0], NULL), same = fixture_of(&LAYERS[0], NULL);
-    FAILS(CONVOKE_STATUS_PACKED_MISMATCH, "another plan packed the weights",
-          convoke_plan_accepts(f.plan, same.packed, &last_error));
+    OK(convoke_plan_accepts(f.plan, same.packed, &last_error));
     fixture other = fixture_of(&LAYERS[1], NULL);
     FAILS(CONVOKE_STATUS_PACKED_MISMATCH, "W of shape [6, 3, 3, 3], the plan needs [7, 5, 3, 3]",
           convoke_plan_accepts(f.plan, other.packed, &last_error));
@@ -361,7 +360,9 @@ static inline void check_run_errors(void)
 {
     convoke_plan_options options = default_options();
     options.algorithm = "im2col:native"; /* It needs workspace on every machine. */
-    fixture f = fixture_of(&LAYERS[0], &options), other = fixture_of(&LAYERS[0], &options);
+    fixture f = fixture_of(&LAYERS[0], &options);
+    options.algorithm = "naive"; /* It packs otherwise. */
+    fixture other = fixture_of(&LAYERS[0], &options);
     const convoke_run_args right = f.args;
     convoke_executor executor = executor_of(one_by_one, 1);
     size_t y_len = right.y_len;
@@ -380,7 +381,7 @@ static inline void check_run_errors(void)
           "Conv: x_image_stride is 400, and 2 images of 360 elements are computed together: plan with separate_images");
     WRONG(f.args.x_image_stride = 359, CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: x_image_stride is 359, an image has 360 elements");
     WRONG(f.args.packed = NULL, CONVOKE_STATUS_INVALID_POINTER, "packed is NULL");
-    WRONG(f.args.packed = other.packed, CONVOKE_STATUS_PACKED_MISMATCH, "another plan packed the weights");
+    WRONG(f.args.packed = other.packed, CONVOKE_STATUS_PACKED_MISMATCH, "the weights are packed otherwise");
     WRONG(f.args.y = NULL, CONVOKE_STATUS_INVALID_POINTER, "y is NULL");
     WRONG(f.args.y = (char *)f.y + 2, CONVOKE_STATUS_INVALID_POINTER, "y is at an address");
     WRONG(f.args.y_len++, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: y has 1009 elements");

@@ -259,8 +259,7 @@ static inline void check_saved(void)
     fclose(file);
     convoke_packed *opened = NULL;
     OK(convoke_packed_open(CONVOKE_DTYPE_FLOAT, loaded, bytes, &opened, &last_error));
-    FAILS(CONVOKE_STATUS_PACKED_MISMATCH, "another plan packed the weights",
-          convoke_plan_accepts(f.plan, opened, &last_error));
+    OK(convoke_plan_accepts(f.plan, opened, &last_error));
 
     layer other = LAYERS[0];
     other.x[0] = 3, other.x[2] = 13, other.y[0] = 3, other.y[2] = 13;

@@ -26,7 +26,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Module, Result, Shape, Tensor, WithDType, bail};
-use convoke::{Conv, ConvTranspose, Element, Operator, PlanCache, Planner, Threads, Workspace, bf16, f16, Run};
+use convoke::{Conv, ConvTranspose, Element, Operator, PlanCache, Planner, Run, Workspace, bf16, f16};
 
 /// Plans that a layer keeps, for inputs of different sizes.
 const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(8).unwrap();
@@ -163,7 +163,7 @@ impl<T: Element + WithDType> AnyLayer for Layer<T> {
         let mut y = vec![T::default(); plan.geometry().output_len()];
         let run = |workspace: &mut Workspace<'static>| {
             workspace.grow_for(&plan)?;
-            plan.run(Run::new(x, self.0.packed(), &mut y).workspace(workspace))
+            plan.run(Run::new(x, self.0.packed(), &mut y).workspace(workspace)).map(|_| ())
         };
         WORKSPACE.with_borrow_mut(run).map_err(Error::wrap)?;
         Ok((T::to_cpu_storage_owned(y), plan.geometry().output_shape().into()))

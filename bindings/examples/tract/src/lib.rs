@@ -17,7 +17,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use convoke::{AutoPad, Conv, ConvTranspose, Element, Operator, PlanCache, Planner, Threads, Workspace, f16, Run};
+use convoke::{AutoPad, Conv, ConvTranspose, Element, Operator, PlanCache, Planner, Run, Workspace, f16};
 use tract_onnx::tract_core::internal::*;
 use tract_onnx::tract_core::ops::cnn::{Conv as TractConv, Deconv, KernelFormat, PaddingSpec, PoolSpec};
 use tract_onnx::tract_core::ops::nn::DataFormat;
@@ -235,7 +235,8 @@ impl<T: Element + Datum> AnyLayer for Layer<T> {
         WORKSPACE.with_borrow_mut(|workspace| {
             workspace.grow_for(&plan)?;
             let (x, y) = (x.as_slice::<T>()?, elements.as_slice_mut::<T>()?);
-            Ok::<_, TractError>(plan.run(Run::new(x, self.0.packed(), y).workspace(workspace))?)
+            plan.run(Run::new(x, self.0.packed(), y).workspace(workspace))?;
+            Ok::<_, TractError>(())
         })?;
         Ok(y)
     }

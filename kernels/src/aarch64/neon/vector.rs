@@ -1,18 +1,10 @@
-//! The NEON registers as [`Simd`] vectors.
+//! The NEON registers as [`Simd`] vectors of four elements.
 
 use core::arch::aarch64::*;
 use core::arch::asm;
 
 use crate::Isa;
 use crate::simd::{Simd, lanes_by_zeros};
-
-/// Prefetches the cache line at `p` into the L2 cache. There is no stable intrinsic.
-#[inline(always)]
-fn prefetch<T>(p: *const T) {
-    // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults on no
-    // address.
-    unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) };
-}
 
 /// Hides from the compiler where a pointer comes from, as [`Simd::advance`] asks.
 #[inline(always)]
@@ -24,20 +16,18 @@ fn hide<T>(p: *const T) -> *const T {
     hidden
 }
 
-/// For each mask of four 32-bit lanes, the bytes of a table lookup that moves these lanes to the
-/// front. The other lanes become zero.
-static COMPRESS_32: [[u8; 16]; 16] = {
-    let mut table = [[u8::MAX; 16]; 16];
+/// For each mask of four lanes in `REGISTERS` registers, the bytes of a table lookup that moves these lanes
+/// to the front. The other lanes become zero.
+const fn compressions<const REGISTERS: usize>() -> [[[u8; 16]; REGISTERS]; 16] {
+    let mut table = [[[u8::MAX; 16]; REGISTERS]; 16];
     let mut mask = 0;
     while mask < 16 {
         let (mut lane, mut to) = (0, 0);
         while lane < 4 {
-            if (mask >> lane) & 1 == 1 {
-                let mut byte = 0;
-                while byte < 4 {
-                    table[mask][4 * to + byte] = (4 * lane + byte) as u8;
-                    byte += 1;
-                }
+            let mut byte = 0;
+            while byte < 4 * REGISTERS && (mask >> lane) & 1 == 1 {
+                table[mask][to / 16][to % 16] = (4 * REGISTERS * lane + byte) as u8;
+                byte += 1;
                 to += 1;
             }
             lane += 1;
@@ -45,29 +35,7 @@ static COMPRESS_32: [[u8; 16]; 16] = {
         mask += 1;
     }
     table
-};
-
-/// The same for each mask of four 64-bit lanes in two registers.
-static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
-    let mut table = [[[u8::MAX; 16]; 2]; 16];
-    let mut mask = 0;
-    while mask < 16 {
-        let (mut lane, mut to) = (0, 0);
-        while lane < 4 {
-            if (mask >> lane) & 1 == 1 {
-                let mut byte = 0;
-                while byte < 8 {
-                    table[mask][to / 2][8 * (to % 2) + byte] = (8 * lane + byte) as u8;
-                    byte += 1;
-                }
-                to += 1;
-            }
-            lane += 1;
-        }
-        mask += 1;
-    }
-    table
-};
+}
 
 /// How to load a part of a row. `offset` is the distance from lane 0 to a whole vector that lies
 /// in the row. `bytes` are those of a table lookup that moves its elements to their lanes, and
@@ -111,32 +79,182 @@ impl<const REGISTERS: usize> Window<REGISTERS> {
     }
 }
 
+/// The operations on registers of `f32`, by names that both types share.
+mod ps {
+    pub(super) use core::arch::aarch64::{
+        float32x4_t as Register, uint32x4_t as Bits, vaddq_f32 as add, vandq_u32 as and, vbslq_f32 as select,
+        vcltzq_f32 as is_negative, vdivq_f32 as div, vdupq_n_f32 as dup, vfmaq_f32 as fma, vld1q_f32 as load,
+        vmaxq_f32 as max, vminq_f32 as min, vmulq_f32 as mul, vreinterpretq_f32_u32 as from_bits,
+        vreinterpretq_u32_f32 as to_bits, vshlq_n_u32 as shift_left, vst1q_f32 as store, vsubq_f32 as sub,
+    };
+}
+
+/// The operations on registers of `f64`, by names that both types share.
+mod pd {
+    pub(super) use core::arch::aarch64::{
+        float64x2_t as Register, uint64x2_t as Bits, vaddq_f64 as add, vandq_u64 as and, vbslq_f64 as select,
+        vcltzq_f64 as is_negative, vdivq_f64 as div, vdupq_n_f64 as dup, vfmaq_f64 as fma, vld1q_f64 as load,
+        vmaxq_f64 as max, vminq_f64 as min, vmulq_f64 as mul, vreinterpretq_f64_u64 as from_bits,
+        vreinterpretq_u64_f64 as to_bits, vshlq_n_u64 as shift_left, vst1q_f64 as store, vsubq_f64 as sub,
+    };
+}
+
+/// What both types have in common, by the operations of the module `$ops`, for the registers `$r` of
+/// `$scalars` elements each.
+macro_rules! vector {
+    ($elem:ident by $ops:ident: $scalars:literal in each of $registers:literal: $($r:tt)+) => {
+        type Elem = $elem;
+        const SPARE_POINTERS: bool = Isa::Neon.has_spare_pointers();
+        type Lanes = [$ops::Bits; $registers];
+        type Mask = Window<$registers>;
+        type Scalars = $ops::Register;
+        const LANES: usize = 4;
+        const REGISTER_FILE: usize = 32;
+        const REGISTERS: usize = $registers;
+        const SCALARS: usize = $scalars;
+
+        #[inline(always)]
+        unsafe fn splat(x: $elem) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            let all = [unsafe { $ops::dup(x) }; $registers];
+            Self($(all[$r]),+)
+        }
+
+        #[inline(always)]
+        unsafe fn load(p: *const $elem) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($($ops::load(p.add($r * $scalars))),+) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, p: *mut $elem) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { $($ops::store(p.add($r * $scalars), self.$r);)+ }
+        }
+
+        #[inline(always)]
+        fn prefetch(p: *const $elem) {
+            crate::simd::prefetch(p);
+        }
+
+        #[inline(always)]
+        fn advance(p: *const $elem, step: usize) -> *const $elem {
+            hide(p.wrapping_add(step))
+        }
+
+        #[inline(always)]
+        fn mul_add(self, b: Self, c: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::fma(c.$r, self.$r, b.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::add(self.$r, b.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn sub(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::sub(self.$r, b.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::mul(self.$r, b.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn div(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::div(self.$r, b.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn clamp(self, lo: Self, hi: Self) -> Self {
+            // Both instructions return NaN where either operand is NaN.
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::min($ops::max(self.$r, lo.$r), hi.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn or_if_negative(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::select($ops::is_negative(self.$r), b.$r, self.$r)),+) }
+        }
+
+        #[inline(always)]
+        fn low_bits_as_exponent(self) -> Self {
+            const BITS: i32 = $elem::MANTISSA_DIGITS as i32 - 1;
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.$r)))),+) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_of(p: *const $elem, lanes: Self::Lanes) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe {
+                let v = Self::load(p);
+                Self($($ops::from_bits($ops::and($ops::to_bits(v.$r), lanes[$r]))),+)
+            }
+        }
+
+        lanes_by_zeros!();
+
+        #[inline(always)]
+        unsafe fn mask(position: isize, width: usize) -> Self::Mask {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { Window::new(position, width) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_mask(p: *const $elem, mask: u32) -> Self {
+            let mut lanes = [0.0; 4];
+            for (lane, x) in lanes.iter_mut().enumerate() {
+                if mask >> lane & 1 == 1 {
+                    // SAFETY: the caller's promise of the elements of the mask.
+                    *x = unsafe { *p.wrapping_add(lane) };
+                }
+            }
+            // SAFETY: the array holds a vector; the caller runs where the ISA is.
+            unsafe { Self::load(lanes.as_ptr()) }
+        }
+
+        #[inline(always)]
+        fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+            let mut every = v;
+            // SAFETY: the arrays hold whole vectors; the caller runs where the ISA is.
+            unsafe {
+                if M == 2 {
+                    (every[0], every[1]) = v[0].unzip(v[1]);
+                    return every;
+                }
+                // A loop and not `map`, which LLVM does not inline.
+                let mut elements = [[0.0; 4]; M];
+                for s in 0..M {
+                    v[s].store(elements[s].as_mut_ptr());
+                }
+                for p in 0..M {
+                    let mut lanes = [0.0; 4];
+                    for (lane, to) in lanes.iter_mut().enumerate() {
+                        *to = elements[(p + M * lane) / 4][(p + M * lane) % 4];
+                    }
+                    every[p] = Self::load(lanes.as_ptr());
+                }
+            }
+            every
+        }
+    };
+}
+
 /// 4 `f32`.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x4(float32x4_t);
 
 impl Simd for F32x4 {
-    type Elem = f32;
-    const SPARE_POINTERS: bool = Isa::Neon.has_spare_pointers();
-    type Lanes = uint32x4_t;
-    type Mask = Window<1>;
-    type Scalars = float32x4_t;
-    const LANES: usize = 4;
-    const REGISTER_FILE: usize = 32;
-    const REGISTERS: usize = 1;
-    const SCALARS: usize = 4;
-
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vdupq_n_f32(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(vld1q_f32(p)) }
-    }
+    vector!(f32 by ps: 4 in each of 1: 0);
 
     #[inline(always)]
     unsafe fn load_scalars(p: *const f32, n: usize) -> float32x4_t {
@@ -145,8 +263,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn mul_add_scalar(self, scalars: float32x4_t, i: usize, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
+    fn mul_add_scalar(self, scalars: float32x4_t, i: usize, c: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             Self(match i {
                 0 => vfmaq_laneq_f32::<0>(c.0, self.0, scalars),
@@ -155,17 +273,6 @@ impl Simd for F32x4 {
                 _ => vfmaq_laneq_f32::<3>(c.0, self.0, scalars),
             })
         }
-    }
-
-    #[inline(always)]
-    fn prefetch(p: *const f32) {
-        prefetch(p);
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { vst1q_f32(p, self.0) }
     }
 
     #[inline(always)]
@@ -201,60 +308,9 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn store_past_cache(self, p: *mut f32) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { self.store(p) }
-    }
-
-    #[inline(always)]
-    fn fence() {}
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vfmaq_f32(c.0, self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vaddq_f32(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vsubq_f32(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vmulq_f32(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vdivq_f32(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn or_if_negative(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vbslq_f32(vcltzq_f32(self.0), b.0, self.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn low_bits_as_exponent(self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vreinterpretq_f32_u32(vshlq_n_u32::<23>(vreinterpretq_u32_f32(self.0)))) }
-    }
-
-    #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
+    fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite.
-        // SAFETY: the caller runs where the ISA is.
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let zero = vsubq_f32(self.0, self.0);
             vminvq_u32(vceqq_f32(zero, zero)) != 0
@@ -262,15 +318,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // Both instructions return NaN where either operand is NaN.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vminq_f32(vmaxq_f32(self.0, lo.0), hi.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
-        let bytes = &COMPRESS_32[(mask & 0xf) as usize];
+    fn compress(self, mask: u32) -> Self {
+        let [bytes] = &const { compressions::<1>() }[(mask & 0xf) as usize];
         // SAFETY: the row holds 16 bytes; the caller runs where the ISA is.
         unsafe {
             let moved = vqtbl1q_u8(vreinterpretq_u8_f32(self.0), vld1q_u8(bytes.as_ptr()));
@@ -279,8 +328,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // First pairs of rows by pairs of columns, then pairs of pairs.
             let pair = |a: Self, b: Self| {
@@ -296,55 +345,16 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        // SAFETY: the caller runs where the ISA is. A register is an array of its lanes.
-        unsafe {
-            let mut every = v;
-            if M == 2 {
-                (every[0], every[1]) = v[0].unzip(v[1]);
-            } else {
-                // A loop and not `map`, which LLVM does not inline.
-                let mut elements = [[0.0; 4]; M];
-                for s in 0..M {
-                    elements[s] = core::mem::transmute::<float32x4_t, [f32; 4]>(v[s].0);
-                }
-                for p in 0..M {
-                    let mut lanes = [0.0; 4];
-                    for (lane, to) in lanes.iter_mut().enumerate() {
-                        *to = elements[(p + M * lane) / 4][(p + M * lane) % 4];
-                    }
-                    every[p] = Self(core::mem::transmute::<[f32; 4], float32x4_t>(lanes));
-                }
-            }
-            every
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe { (Self(vuzp1q_f32(self.0, b.0)), Self(vuzp2q_f32(self.0, b.0))) }
     }
 
     #[inline(always)]
-    unsafe fn lanes(mask: u32) -> uint32x4_t {
+    unsafe fn lanes(mask: u32) -> [uint32x4_t; 1] {
         let bits = [1, 2, 4, 8_u32];
         // SAFETY: the array holds four elements; the caller runs where the ISA is.
-        unsafe { vtstq_u32(vdupq_n_u32(mask), vld1q_u32(bits.as_ptr())) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_of(p: *const f32, lanes: uint32x4_t) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(Self::load(p).0), lanes))) }
-    }
-
-    lanes_by_zeros!();
-
-    #[inline(always)]
-    unsafe fn mask(position: isize, width: usize) -> Window<1> {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Window::new(position, width) }
+        unsafe { [vtstq_u32(vdupq_n_u32(mask), vld1q_u32(bits.as_ptr()))] }
     }
 
     #[inline(always)]
@@ -358,35 +368,8 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask. Others are not
-        // read.
-        unsafe {
-            let mut v = vdupq_n_f32(0.0);
-            if mask & 1 != 0 {
-                v = vld1q_lane_f32::<0>(p, v);
-            }
-            if mask & 2 != 0 {
-                v = vld1q_lane_f32::<1>(p.wrapping_add(1), v);
-            }
-            if mask & 4 != 0 {
-                v = vld1q_lane_f32::<2>(p.wrapping_add(2), v);
-            }
-            if mask & 8 != 0 {
-                v = vld1q_lane_f32::<3>(p.wrapping_add(3), v);
-            }
-            Self(v)
-        }
-    }
-
-    #[inline(always)]
-    fn advance(p: *const f32, step: usize) -> *const f32 {
-        hide(p.wrapping_add(step))
-    }
-
-    #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe { (Self(vzip1q_f32(self.0, b.0)), Self(vzip2q_f32(self.0, b.0))) }
     }
 }
@@ -412,47 +395,10 @@ impl F64x4 {
             }
         }
     }
-
-    /// # Safety
-    /// CPU: NEON.
-    #[inline(always)]
-    unsafe fn to_array(self) -> [f64; 4] {
-        // SAFETY: two registers are an array of their lanes.
-        unsafe { core::mem::transmute::<[float64x2_t; 2], [f64; 4]>([self.0, self.1]) }
-    }
-
-    /// # Safety
-    /// CPU: NEON.
-    #[inline(always)]
-    unsafe fn from_array(lanes: [f64; 4]) -> Self {
-        // SAFETY: two registers are an array of their lanes.
-        let [low, high] = unsafe { core::mem::transmute::<[f64; 4], [float64x2_t; 2]>(lanes) };
-        Self(low, high)
-    }
 }
 
 impl Simd for F64x4 {
-    type Elem = f64;
-    const SPARE_POINTERS: bool = Isa::Neon.has_spare_pointers();
-    type Lanes = (uint64x2_t, uint64x2_t);
-    type Mask = Window<2>;
-    type Scalars = float64x2_t;
-    const LANES: usize = 4;
-    const REGISTER_FILE: usize = 32;
-    const REGISTERS: usize = 2;
-    const SCALARS: usize = 2;
-
-    #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vdupq_n_f64(x), vdupq_n_f64(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f64) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(vld1q_f64(p), vld1q_f64(p.add(2))) }
-    }
+    vector!(f64 by pd: 2 in each of 2: 0 1);
 
     #[inline(always)]
     unsafe fn load_scalars(p: *const f64, n: usize) -> float64x2_t {
@@ -461,27 +407,13 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn mul_add_scalar(self, scalars: float64x2_t, i: usize, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
+    fn mul_add_scalar(self, scalars: float64x2_t, i: usize, c: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             match i {
                 0 => Self(vfmaq_laneq_f64::<0>(c.0, self.0, scalars), vfmaq_laneq_f64::<0>(c.1, self.1, scalars)),
                 _ => Self(vfmaq_laneq_f64::<1>(c.0, self.0, scalars), vfmaq_laneq_f64::<1>(c.1, self.1, scalars)),
             }
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(p: *const f64) {
-        prefetch(p);
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            vst1q_f64(p, self.0);
-            vst1q_f64(p.add(2), self.1);
         }
     }
 
@@ -509,63 +441,9 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn store_past_cache(self, p: *mut f64) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { self.store(p) }
-    }
-
-    #[inline(always)]
-    fn fence() {}
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vfmaq_f64(c.0, self.0, b.0), vfmaq_f64(c.1, self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vaddq_f64(self.0, b.0), vaddq_f64(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vsubq_f64(self.0, b.0), vsubq_f64(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vmulq_f64(self.0, b.0), vmulq_f64(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vdivq_f64(self.0, b.0), vdivq_f64(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn or_if_negative(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vbslq_f64(vcltzq_f64(self.0), b.0, self.0), vbslq_f64(vcltzq_f64(self.1), b.1, self.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn low_bits_as_exponent(self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let shift = |x| vreinterpretq_f64_u64(vshlq_n_u64::<52>(vreinterpretq_u64_f64(x)));
-            Self(shift(self.0), shift(self.1))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
+    fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite. So is the sum of two such values.
-        // SAFETY: the caller runs where the ISA is.
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let zero = vaddq_f64(vsubq_f64(self.0, self.0), vsubq_f64(self.1, self.1));
             vminvq_u32(vreinterpretq_u32_u64(vceqq_f64(zero, zero))) != 0
@@ -573,15 +451,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // Both instructions return NaN where either operand is NaN.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vminq_f64(vmaxq_f64(self.0, lo.0), hi.0), vminq_f64(vmaxq_f64(self.1, lo.1), hi.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
-        let [low, high] = &COMPRESS_64[(mask & 0xf) as usize];
+    fn compress(self, mask: u32) -> Self {
+        let [low, high] = &const { compressions::<2>() }[(mask & 0xf) as usize];
         // SAFETY: the rows hold 16 bytes; the caller runs where the ISA is.
         unsafe {
             let bytes = uint8x16x2_t(vreinterpretq_u8_f64(self.0), vreinterpretq_u8_f64(self.1));
@@ -591,8 +462,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
             rows[0] = Self(vtrn1q_f64(a.0, b.0), vtrn1q_f64(c.0, d.0));
@@ -603,52 +474,13 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let mut elements = [[0.0; 4]; M];
-            for s in 0..M {
-                elements[s] = v[s].to_array();
-            }
-            let mut every = v;
-            for p in 0..M {
-                let mut lanes = [0.0; 4];
-                for (lane, to) in lanes.iter_mut().enumerate() {
-                    *to = elements[(p + M * lane) / 4][(p + M * lane) % 4];
-                }
-                every[p] = Self::from_array(lanes);
-            }
-            every
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn lanes(mask: u32) -> (uint64x2_t, uint64x2_t) {
+    unsafe fn lanes(mask: u32) -> [uint64x2_t; 2] {
         let bits = [1, 2, 4, 8_u64];
         // SAFETY: the array holds four elements; the caller runs where the ISA is.
         unsafe {
             let mask = vdupq_n_u64(u64::from(mask));
-            (vtstq_u64(mask, vld1q_u64(bits.as_ptr())), vtstq_u64(mask, vld1q_u64(bits[2..].as_ptr())))
+            [vtstq_u64(mask, vld1q_u64(bits.as_ptr())), vtstq_u64(mask, vld1q_u64(bits[2..].as_ptr()))]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_of(p: *const f64, lanes: (uint64x2_t, uint64x2_t)) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            let v = Self::load(p);
-            let low = vandq_u64(vreinterpretq_u64_f64(v.0), lanes.0);
-            let high = vandq_u64(vreinterpretq_u64_f64(v.1), lanes.1);
-            Self(vreinterpretq_f64_u64(low), vreinterpretq_f64_u64(high))
-        }
-    }
-
-    lanes_by_zeros!();
-
-    #[inline(always)]
-    unsafe fn mask(position: isize, width: usize) -> Window<2> {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Window::new(position, width) }
     }
 
     #[inline(always)]
@@ -664,35 +496,19 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask. Others are not
-        // read.
+    fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
-            let mut v = Self::splat(0.0);
-            if mask & 1 != 0 {
-                v.0 = vld1q_lane_f64::<0>(p, v.0);
-            }
-            if mask & 2 != 0 {
-                v.0 = vld1q_lane_f64::<1>(p.wrapping_add(1), v.0);
-            }
-            if mask & 4 != 0 {
-                v.1 = vld1q_lane_f64::<0>(p.wrapping_add(2), v.1);
-            }
-            if mask & 8 != 0 {
-                v.1 = vld1q_lane_f64::<1>(p.wrapping_add(3), v.1);
-            }
-            v
+            (
+                Self(vuzp1q_f64(self.0, self.1), vuzp1q_f64(b.0, b.1)),
+                Self(vuzp2q_f64(self.0, self.1), vuzp2q_f64(b.0, b.1)),
+            )
         }
     }
 
     #[inline(always)]
-    fn advance(p: *const f64, step: usize) -> *const f64 {
-        hide(p.wrapping_add(step))
-    }
-
-    #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             (
                 Self(vzip1q_f64(self.0, b.0), vzip2q_f64(self.0, b.0)),

@@ -2,7 +2,7 @@
 //! a tile.
 
 use crate::Real;
-use crate::depthwise::{DirectArgs, MOST_TAPS, TileOutput};
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::{LEAST_ROW, Simd};
 
 /// The mask with all lanes set.
@@ -28,8 +28,8 @@ pub(super) const SOME: u8 = 2;
 
 /// The range of rows that exist, counted from row `first` of X, for a tile that sees the rows
 /// from there on.
-pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
-    ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
+pub(super) fn rows_inside<T>(args: &DirectArgs<'_, T>, first: isize) -> (usize, usize) {
+    ((-first).max(0) as usize, (args.input.height as isize - first).max(0) as usize)
 }
 
 /// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, and so on. If
@@ -116,13 +116,13 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
     // elements; this vector has n of them. Where a whole vector is stored for n elements, it ends
     // in the next row of the tile.
     unsafe {
-        if !output.residual.is_null() {
+        if !output.epilogue.residual.is_null() {
             for r in 0..R {
-                acc[r] = acc[r].add(V::load_first(output.residual.add(at + r * output.y_row), n));
+                acc[r] = acc[r].add(V::load_first(output.epilogue.residual.add(at + r * output.y_row), n));
             }
         }
         let y = output.y.add(at);
-        if !output.is_plain {
+        if !output.epilogue.is_plain {
             for r in 0..R {
                 acc[r] = acc[r].clamp(lo, hi);
             }
@@ -148,5 +148,42 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
                 y = V::advance(y, output.y_row);
             }
         }
+    }
+}
+
+/// How the vectors of a row see X, if each sees `STRIDE` vectors of it. There are three places: the first
+/// vector, the vectors in between, and the last one.
+pub(super) struct Views<V: Simd, const STRIDE: usize> {
+    /// For each place and column, the lanes that are in X.
+    pub(super) masks: [[[V::Mask; STRIDE]; MOST_SHORT]; 3],
+    /// For each place, a bit for each column: in the first list whether a stored lane is outside
+    /// of X, in the second list whether any lane is.
+    pub(super) masked: [[u32; 3]; 2],
+}
+
+impl<V: Simd, const STRIDE: usize> Views<V, STRIDE> {
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states.
+    #[inline(always)]
+    pub(super) unsafe fn new(args: &DirectArgs<'_, V::Elem>) -> Self {
+        let output = &args.output;
+        // SAFETY: the caller runs where the ISA is.
+        let mut views = Self { masks: [[[unsafe { every_lane::<V>() }; STRIDE]; MOST_SHORT]; 3], masked: [[0; 3]; 2] };
+        for (column, DirectColumn { position, is_pair, .. }) in args.columns.iter().enumerate() {
+            for (place, vector) in [(0, 0), (2, output.vectors - 1)] {
+                let from = position + (vector * STRIDE * V::LANES) as isize;
+                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
+                // With stride 2, a column that is not one of a pair sees every second lane.
+                let outputs = (output.width - vector * V::LANES).min(V::LANES);
+                let stored = STRIDE * outputs - usize::from(STRIDE == 2 && !is_pair);
+                for s in 0..STRIDE {
+                    // SAFETY: rows are long enough for masks; the caller runs where the ISA is.
+                    views.masks[place][column][s] = unsafe { V::mask(from + (s * V::LANES) as isize, args.step) };
+                }
+                views.masked[0][place] |= u32::from(is_outside(stored)) << column;
+                views.masked[1][place] |= u32::from(is_outside(STRIDE * V::LANES)) << column;
+            }
+        }
+        views
     }
 }

@@ -1,10 +1,9 @@
 //! Tiles along rows straight from X, with stride 1, and the choice between all ways to read X.
 
-use super::column::{SAME, SOME, WHOLE, every_lane, rows_inside, store, sum_column};
-use super::halves::{Halves, direct_halves, halves_tails};
-use super::strided::{direct_pairs, strides};
+use super::column::{SAME, SOME, Views, WHOLE, every_lane, rows_inside, store, sum_column};
+use super::strided::direct_pairs;
 use crate::Real;
-use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, goes_by_rows, most_strided_taps};
 use crate::simd::Simd;
 
 /// Computes the tiles of [`tiles`](super::tiles) along rows, straight from X. Positions outside
@@ -14,21 +13,21 @@ use crate::simd::Simd;
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
+pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
         if goes_by_rows::<V>() && args.is_by_rows {
-            let offset = |i: usize| (*args.columns.add(i)).offset;
+            let offset = |i: usize| args.columns.get_unchecked(i).offset;
             return direct_threes::<V, R>(args, [offset(0), offset(1), offset(2)]);
         }
-        if args.stride == 2 {
-            return match args.taps {
-                3 if strides::<V>(R, 3) => direct_pairs::<V, R, 3>(args),
-                5 if strides::<V>(R, 5) => direct_pairs::<V, R, 5>(args),
+        if args.input.table.stride == 2 {
+            return match args.input.table.taps {
+                3 if most_strided_taps::<V>(R) >= 3 => direct_pairs::<V, R, 3>(args),
+                5 if most_strided_taps::<V>(R) >= 5 => direct_pairs::<V, R, 5>(args),
                 _ => unreachable!(),
             };
         }
-        match args.taps {
+        match args.input.table.taps {
             1 => direct_columns::<V, R, 1>(args),
             2 => direct_columns::<V, R, 2>(args),
             3 => direct_columns::<V, R, 3>(args),
@@ -43,48 +42,40 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: DirectArgs promises the rows that are read. The masks leave out what lies outside
     // of them; in loose planes they may leave in lanes that no stored lane depends on, which are
     // readable. The output's contract covers the rest.
     unsafe {
         let output = &args.output;
-        let is_square = (N == 3 || N == 5) && args.columns_len == N;
-        let is_whole = output.tiles == 1 && output.vectors == 1 && rows_inside(args, args.row) == (N / 2, R + N / 2);
+        let is_square = (N == 3 || N == 5) && args.columns.len() == N;
+        let is_whole =
+            output.tiles == 1 && output.vectors == 1 && rows_inside(args, args.input.row) == (N / 2, R + N / 2);
         if is_square && is_whole {
             return whole_planes::<V, R, N>(args);
         }
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let (last, views) = (output.vectors - 1, Views::<V>::new(args));
-        let halves = halves_tails::<V, R>(output).then(|| Halves::new::<V, R, N>(args));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
+        let (last, views) = (output.vectors - 1, Views::<V, 1>::new(args));
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
-            let w = args.w.add(plane * args.w_plane);
+            let bias = V::splat(*output.epilogue.bias.add(plane));
+            let w = args.weights(plane);
             let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let is_shared = halves.is_some() && tile / 2 * 2 + 1 < output.tiles;
-                let first = args.row + (tile * R) as isize;
+                let first = args.input.row + (tile * R) as isize;
                 // At most N - 1 rows are missing at either end.
                 let inside = rows_inside(args, first);
                 let is_edge = N > 1 && (inside.0 > 0 || inside.1 < R + N - 1);
-                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
-                let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
-                for vector in 0..output.vectors - usize::from(is_shared) {
+                let x = args.row(plane, first);
+                for vector in 0..output.vectors {
                     let mut acc = [bias; R];
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let (masks, masked) = (&views.masks[place], masked[place]);
                     let x = x.wrapping_add(vector * V::LANES);
-                    if args.is_fetched_ahead {
-                        let mut row = x.wrapping_add(next).wrapping_add((N - 1) * args.step);
-                        for _ in 0..R {
-                            V::prefetch_near(row);
-                            row = row.wrapping_add(args.step);
-                        }
-                    }
                     let mut w = w;
-                    for column in 0..args.columns_len {
-                        let (x, mask) = (x.wrapping_offset((*args.columns.add(column)).offset), masks[column]);
+                    for column in 0..args.columns.len() {
+                        let (x, mask) =
+                            (x.wrapping_offset(args.columns.get_unchecked(column).offset), masks[column][0]);
                         // A masked load of a whole vector costs less than one more loop.
                         if is_edge {
                             sum_column::<V, R, N, false, true, SOME>(&mut acc, x, args.step, inside, mask, w);
@@ -98,44 +89,6 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
             }
-            if let Some(halves) = &halves {
-                direct_halves::<V, R, N>(args, plane, halves);
-            }
-        }
-    }
-}
-
-/// How the vectors of a row see X. There are three places: the first vector, the vectors in
-/// between, and the last one.
-struct Views<V: Simd> {
-    /// For each place and column, the lanes that are in X.
-    masks: [[V::Mask; MOST_SHORT]; 3],
-    /// For each place, a bit for each column: in the first list whether a stored lane is outside
-    /// of X, in the second list whether any lane is.
-    masked: [[u32; 3]; 2],
-}
-
-impl<V: Simd> Views<V> {
-    /// # Safety
-    /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states.
-    #[inline(always)]
-    unsafe fn new(args: &DirectArgs<V::Elem>) -> Self {
-        let (output, last) = (&args.output, args.output.vectors - 1);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut views = Self { masks: [[every_lane::<V>(); MOST_SHORT]; 3], masked: [[0; 3]; 2] };
-            for column in 0..args.columns_len {
-                let position = (*args.columns.add(column)).position;
-                for (place, vector) in [(0, 0), (2, last)] {
-                    let from = position + (vector * V::LANES) as isize;
-                    let stored = (output.width - vector * V::LANES).min(V::LANES);
-                    let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-                    views.masks[place][column] = V::mask(from, args.width);
-                    views.masked[0][place] |= u32::from(is_outside(stored)) << column;
-                    views.masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
-                }
-            }
-            views
         }
     }
 }
@@ -147,24 +100,24 @@ impl<V: Simd> Views<V> {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: as in direct_columns.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         let loose = args.loose.min(output.planes);
         for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
             let mut columns = [(0_isize, every_lane::<V>(), false); N];
             for column in 0..N {
-                let DirectColumn { position, offset, .. } = *args.columns.add(column);
-                let is_outside = position < 0 || position + lanes as isize > args.width as isize;
-                columns[column] = (offset, V::mask(position, args.width), is_outside);
+                let DirectColumn { position, offset, .. } = *args.columns.get_unchecked(column);
+                let is_outside = position < 0 || position + lanes as isize > args.step as isize;
+                columns[column] = (offset, V::mask(position, args.step), is_outside);
             }
-            let mut x = args.x.wrapping_add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
-            let mut w = args.w.wrapping_add(from * args.w_plane);
+            let mut x = args.row(from, args.input.row);
+            let mut w = args.input.w.as_ptr().wrapping_add(from * args.input.w_plane);
             let mut at = from * output.y_plane;
             for plane in from..to {
-                let mut acc = [V::splat(*output.bias.add(plane)); R];
+                let mut acc = [V::splat(*output.epilogue.bias.add(plane)); R];
                 for column in 0..N {
                     let (offset, mask, is_masked) = columns[column];
                     let (x, taps) = (x.wrapping_offset(offset), w.wrapping_add(column * N));
@@ -175,18 +128,12 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                     }
                 }
                 store::<V, R>(&mut acc, output, at, 0, (lo, hi));
-                x = x.wrapping_add(args.x_plane);
-                w = w.wrapping_add(args.w_plane);
+                x = x.wrapping_add(args.input.x_plane);
+                w = w.wrapping_add(args.input.w_plane);
                 at += output.y_plane;
             }
         }
     }
-}
-
-/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile
-/// of 14 rows, three vectors and one more have to fit in registers.
-pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
-    V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
 }
 
 /// [`direct_columns`] for three columns of three taps, row by row. All weights are in registers,
@@ -195,15 +142,15 @@ pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, offsets: [isize; 3]) {
+unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>, offsets: [isize; 3]) {
     // SAFETY: as in direct_columns.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let (last, views) = (output.vectors - 1, Views::<V>::new(args));
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
+        let (last, views) = (output.vectors - 1, Views::<V, 1>::new(args));
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
-            let w = args.w.add(plane * args.w_plane);
+            let bias = V::splat(*output.epilogue.bias.add(plane));
+            let w = args.weights(plane);
             let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
             for column in 0..3 {
                 for k in 0..3 {
@@ -213,10 +160,10 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
             let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let first = args.row + (tile * R) as isize;
+                let first = args.input.row + (tile * R) as isize;
                 let inside = rows_inside(args, first);
                 let is_edge = inside.0 > 0 || inside.1 < R + 2;
-                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let x = args.row(plane, first);
                 let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
@@ -250,7 +197,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
     (x, step, ahead): (*const V::Elem, usize, usize),
     offsets: [isize; 3],
     inside: (usize, usize),
-    masks: &[V::Mask; MOST_SHORT],
+    masks: &[[V::Mask; 1]; MOST_SHORT],
     weights: &[[V; 3]; 3],
 ) {
     // The compiler must not know this address: it would compute the addresses of all rows, and
@@ -268,7 +215,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
                     if EDGE == WHOLE || (($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1)) {
                         for column in 0..3 {
                             let x = row.wrapping_offset(offsets[column]);
-                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                            let x = if MASKED { V::load_lanes(x, masks[column][0]) } else { V::load(x) };
                             for k in 0..3 {
                                 if $i >= k && $i - k < R {
                                     acc[$i - k] = weights[column][k].mul_add(x, acc[$i - k]);

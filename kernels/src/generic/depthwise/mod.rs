@@ -20,17 +20,14 @@
 
 mod column;
 mod direct;
-mod halves;
 mod passes;
 mod strided;
 
-pub(crate) use self::direct::{direct, goes_by_rows};
-pub(crate) use self::halves::has_halves;
+pub(crate) use self::direct::direct;
 pub(crate) use self::passes::{copy, gather, scatter, split};
-pub(crate) use self::strided::{strides, threes};
+pub(crate) use self::strided::threes;
 
 use self::column::{WHOLE, every_lane, store, sum_column};
-use self::halves::{NO_EDGES, halves_tails, store_halves, sum_halves};
 use crate::depthwise::{DepthwiseArgs, MOST_TAPS};
 use crate::simd::Simd;
 
@@ -45,28 +42,16 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     // and vectors.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let shares = !VECTOR_WEIGHTS && halves_tails::<V, R>(output);
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
+            let bias = V::splat(*output.epilogue.bias.add(plane));
             for tile in 0..output.tiles {
                 let x = args.x.wrapping_add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let is_alone = !shares || tile / 2 * 2 + 1 == output.tiles;
-                if !is_alone && tile.is_multiple_of(2) {
+                for vector in 0..output.vectors {
                     let mut acc = [bias; R];
-                    let x = x.wrapping_add((output.vectors - 1) * args.x_vector);
-                    sum_groups::<V, R, false, true>(&mut acc, args, plane, x);
-                    store_halves::<V, R>(&mut acc, output, at);
-                }
-                for vector in 0..output.vectors - usize::from(!is_alone) {
-                    let mut acc = [bias; R];
-                    sum_groups::<V, R, VECTOR_WEIGHTS, false>(
-                        &mut acc,
-                        args,
-                        plane,
-                        x.wrapping_add(vector * args.x_vector),
-                    );
+                    let x = x.wrapping_add(vector * args.x_vector);
+                    sum_groups::<V, R, VECTOR_WEIGHTS>(&mut acc, args, plane, x);
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
             }
@@ -74,13 +59,12 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     }
 }
 
-/// Adds all taps for one vector of a tile with its input at `x`. If `HALVES`, it does so for two
-/// tiles, as [`sum_halves`].
+/// Adds all taps for one vector of a tile with its input at `x`.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
 #[inline(always)]
-unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool, const HALVES: bool>(
+unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     acc: &mut [V; R],
     args: &DepthwiseArgs<V::Elem>,
     plane: usize,
@@ -94,13 +78,13 @@ unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool, const 
             let group = &*args.groups.add(group);
             let (columns, step) = (group.columns, args.step);
             (offsets, w) = match group.taps {
-                1 => sum::<V, R, 1, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
-                2 => sum::<V, R, 2, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
-                3 => sum::<V, R, 3, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
-                4 => sum::<V, R, 4, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
-                5 => sum::<V, R, 5, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
-                6 => sum::<V, R, 6, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
-                _ => sum::<V, R, MOST_TAPS, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                1 => sum::<V, R, 1, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
+                2 => sum::<V, R, 2, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
+                3 => sum::<V, R, 3, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
+                4 => sum::<V, R, 4, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
+                5 => sum::<V, R, 5, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
+                6 => sum::<V, R, 6, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
+                _ => sum::<V, R, MOST_TAPS, VECTOR_WEIGHTS>(acc, x, step, offsets, w, columns),
             };
         }
     }
@@ -112,9 +96,9 @@ unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool, const 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `offsets` is readable for `columns` offsets, and `w` for
 /// `columns * N` weights. For each offset and each i < R + N - 1, `x + offset + i * step` is
-/// readable for a vector, or for the lanes that [`sum_halves`] reads.
+/// readable for a vector.
 #[inline(always)]
-unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const HALVES: bool>(
+unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool>(
     acc: &mut [V; R],
     x: *const V::Elem,
     step: usize,
@@ -129,139 +113,11 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
         let end = offsets.add(columns);
         while offsets < end {
             let x = x.add(*offsets as usize);
-            if HALVES {
-                sum_halves::<V, R, N, false>(acc, x, step, (V::ALL >> (V::LANES / 2), &NO_EDGES), w);
-            } else {
-                let mask = every_lane::<V>();
-                sum_column::<V, R, N, VECTOR_WEIGHTS, false, WHOLE>(acc, x, step, (0, R + N - 1), mask, w);
-            }
+            let mask = every_lane::<V>();
+            sum_column::<V, R, N, VECTOR_WEIGHTS, false, WHOLE>(acc, x, step, (0, R + N - 1), mask, w);
             w = w.add(N * weight);
             offsets = offsets.add(1);
         }
     }
     (offsets, w)
 }
-
-/// Instantiates the tiles along rows, for vectors of one length.
-macro_rules! row_kernels {
-    ($vector:ty, #[$attr:meta], $($direct:ident, $row:ident, $mr:literal);+) => {$(
-        /// # Safety
-        /// As for the generic kernel, with this ISA and tile.
-        #[$attr]
-        unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::direct::<$vector, $mr>(args) }
-        }
-        /// # Safety
-        /// As for the generic kernel, with this ISA and tile.
-        #[$attr]
-        unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::tiles::<$vector, $mr, false>(args) }
-        }
-    )+};
-}
-pub(crate) use row_kernels;
-
-/// Instantiates the tiles and passes of one ISA and type, and lists them.
-macro_rules! depthwise {
-    ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+;
-        $(narrow: $half:ty, direct: $($half_direct:ident),+; rows: $($half_row:ident($hr:literal)),+;)?
-        channels: $($channel:ident($cr:literal)),+ $(,)?) => {
-        type Elem = <$vector as crate::simd::Simd>::Elem;
-        $(crate::generic::depthwise::row_kernels!($half, #[$attr], $($half_direct, $half_row, $hr);+);)?
-        crate::generic::depthwise::row_kernels!($vector, #[$attr], $($direct, $row, $rr);+);
-        $(
-            /// # Safety
-            /// As for the generic kernel, with this ISA and tile.
-            #[$attr]
-            unsafe fn $channel(args: &crate::depthwise::DepthwiseArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::depthwise::tiles::<$vector, $cr, true>(args) }
-            }
-        )+
-        /// # Safety
-        /// As for the generic kernel, with this ISA.
-        #[$attr]
-        unsafe fn threes(args: &crate::depthwise::DirectArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::threes::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn copy(args: &crate::depthwise::CopyArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::copy::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn split(args: &crate::depthwise::CopyArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::split::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn gather(args: &crate::depthwise::GatherArgs<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::gather::<$vector>(args) }
-        }
-        /// # Safety
-        /// As for the generic pass, with this ISA.
-        #[$attr]
-        unsafe fn scatter(src: *const Elem, len: usize, store: &crate::ukernel::ChannelStore<Elem>) {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { crate::generic::depthwise::scatter::<$vector>(src, len, store) }
-        }
-        pub(crate) static DEPTHWISE: &crate::depthwise::DepthwiseKernels<Elem> = &crate::depthwise::DepthwiseKernels {
-            isa: $isa,
-            lanes: <$vector as crate::simd::Simd>::LANES,
-            rows: &[$(crate::depthwise::DepthwiseKernel {
-                name: stringify!($row),
-                isa: $isa,
-                mr: $rr,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                weight: 1,
-                f: $row,
-                direct: Some($direct),
-                threes: if <$vector as crate::simd::Simd>::MASKS { Some(threes) } else { None },
-                by_rows: crate::generic::depthwise::goes_by_rows::<$vector>(),
-                halves: crate::generic::depthwise::has_halves::<$vector, $rr>(),
-                strides: |taps| crate::generic::depthwise::strides::<$vector>($rr, taps),
-            }),+],
-            narrow: &[$($(crate::depthwise::DepthwiseKernel {
-                name: stringify!($half_row),
-                isa: $isa,
-                mr: $hr,
-                lanes: <$half as crate::simd::Simd>::LANES,
-                weight: 1,
-                f: $half_row,
-                direct: Some($half_direct),
-                threes: None,
-                by_rows: false,
-                halves: false,
-                strides: |_| false,
-            }),+)?],
-            channels: &[$(crate::depthwise::DepthwiseKernel {
-                name: stringify!($channel),
-                isa: $isa,
-                mr: $cr,
-                lanes: <$vector as crate::simd::Simd>::LANES,
-                weight: <$vector as crate::simd::Simd>::LANES,
-                f: $channel,
-                direct: None,
-                threes: None,
-                by_rows: false,
-                halves: false,
-                strides: |_| false,
-            }),+],
-            copy,
-            split,
-            gather,
-            scatter,
-        };
-    };
-}
-pub(crate) use depthwise;

@@ -1,9 +1,9 @@
 //! The passes that bring X into the form that tiles read, and that bring sums back into rows.
 
 use crate::Real;
-use crate::depthwise::{CopyArgs, GatherArgs};
+use crate::depthwise::{CopyArgs, GatherArgs, ScatterArgs};
 use crate::simd::Simd;
-use crate::ukernel::ChannelStore;
+use crate::ukernel::{ChannelStore, EpilogueArgs};
 
 /// Copies rows into padded planes; the last vector of a row is filled up with zeros.
 ///
@@ -106,17 +106,17 @@ pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
 /// bias, residual and clamp.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as
-/// [`ChannelStore`] states for `len` pixels.
+/// CPU: the ISA of `V`. Memory: as [`ScatterArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
+pub(crate) unsafe fn scatter<V: Simd>(&ScatterArgs { src, len, ref store }: &ScatterArgs<V::Elem>) {
     // SAFETY: the caller's promise, passed on. The loads of a full block end at its last
     // position.
     unsafe {
         let mut done = 0;
         // Full blocks, in loops of known length, so that the rows stay in registers.
-        if store.channels == V::LANES && store.residual.is_null() {
-            let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        if store.channels == V::LANES && store.epilogue.residual.is_null() {
+            let EpilogueArgs { bias, lo, hi, .. } = store.epilogue;
+            let (lo, hi) = (V::splat(lo), V::splat(hi));
             while done + V::LANES <= len {
                 let mut rows = [V::splat(V::Elem::ZERO); 16];
                 for i in 0..V::LANES {
@@ -125,14 +125,14 @@ pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &C
                 V::transpose(&mut rows);
                 for c in 0..V::LANES {
                     let y = store.y.add(c * store.ldy + done);
-                    rows[c].add(V::splat(*store.bias.add(c))).clamp(lo, hi).store(y);
+                    rows[c].add(V::splat(*bias.add(c))).clamp(lo, hi).store(y);
                 }
                 done += V::LANES;
             }
         }
         if done < len {
-            let residual = if store.residual.is_null() { store.residual } else { store.residual.add(done) };
-            let rest = ChannelStore { y: store.y.add(done), residual, ..*store };
+            let epilogue = EpilogueArgs { residual: store.epilogue.residual_from(done), ..store.epilogue };
+            let rest = ChannelStore { y: store.y.add(done), epilogue, ..*store };
             crate::generic::gemm::store_transposed::<V>(src.add(done * V::LANES), len - done, 1, &rest);
         }
     }

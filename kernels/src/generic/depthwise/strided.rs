@@ -1,8 +1,9 @@
 //! Tiles along rows straight from X, with stride 2 along both axes.
 
-use super::column::{every_lane, rows_inside, store};
+use super::column::{Views, every_lane, rows_inside, store};
 use crate::Real;
-use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_STRIDED, MOST_TAPS};
+use crate::generic::VectorEpilogue;
 use crate::simd::Simd;
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for three
@@ -15,14 +16,14 @@ use crate::simd::Simd;
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`DirectArgs`] states for `args.mr`.
 #[inline(always)]
-pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
+pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: as in direct_columns; a vector of output sees two vectors of X, and perhaps the
     // element before or behind them.
     unsafe {
         let output = &args.output;
         let last = output.vectors - 1;
-        let is_left = (*args.columns.add(1)).is_pair;
-        let DirectColumn { position, offset, .. } = *args.columns.add(usize::from(is_left));
+        let is_left = args.columns.get_unchecked(1).is_pair;
+        let DirectColumn { position, offset, .. } = *args.columns.get_unchecked(usize::from(is_left));
         // The third column lies left or right of the pair. These are its first index in the two
         // vectors of X, the position of its element beside these vectors, and the lane that this
         // element goes to.
@@ -35,17 +36,17 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
             let from = position + (vector * 2 * V::LANES) as isize;
             // A third column on the right sees one position more.
             let stored = (output.width - vector * V::LANES).min(V::LANES) * 2 + usize::from(!is_left);
-            let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-            views[place].masks = [V::mask(from, args.width), V::mask(from + V::LANES as isize, args.width)];
-            if !(0..args.width as isize).contains(&(from + beside)) {
+            let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
+            views[place].masks = [V::mask(from, args.step), V::mask(from + V::LANES as isize, args.step)];
+            if !(0..args.step as isize).contains(&(from + beside)) {
                 views[place].lane = 0;
             }
             masked[0][place] = is_outside(stored);
             masked[1][place] = is_outside(2 * V::LANES);
         }
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
-            let w = args.w.add(plane * args.w_plane);
+            let bias = V::splat(*output.epilogue.bias.add(plane));
+            let w = args.weights(plane);
             // For each tap: the weights of the pair, then that of the third column. In memory,
             // the taps of even rows come first.
             let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
@@ -58,8 +59,8 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
             let masked = &masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * args.mr * output.y_row;
-                let first = args.row + (tile * args.mr * 2) as isize;
-                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize + offset);
+                let first = args.input.row + (tile * args.mr * 2) as isize;
+                let x = args.row(plane, first).wrapping_offset(offset);
                 let next = if tile + 1 < output.tiles { args.mr * 2 * args.step } else { args.next };
                 for vector in 0..output.vectors {
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
@@ -109,13 +110,9 @@ unsafe fn three<V: Simd, const MASKED: bool>(row: *const V::Elem, view: &Strided
 }
 
 /// Adds the products of one row of X to a sum.
-///
-/// # Safety
-/// CPU: the ISA of `V`.
 #[inline(always)]
-unsafe fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
-    // SAFETY: the caller runs where the ISA is.
-    unsafe { w[2].mul_add(x[2], w[1].mul_add(x[1], w[0].mul_add(x[0], sum))) }
+fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
+    w[2].mul_add(x[2], w[1].mul_add(x[1], w[0].mul_add(x[0], sum)))
 }
 
 /// Computes a tile of [`threes`] that is one vector wide. It sees X from row `first` on, at
@@ -126,7 +123,7 @@ unsafe fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`threes`], for this tile.
 #[inline(always)]
 unsafe fn roll<V: Simd, const MASKED: bool>(
-    args: &DirectArgs<V::Elem>,
+    args: &DirectArgs<'_, V::Elem>,
     x: *const V::Elem,
     (at, n): (usize, usize),
     first: isize,
@@ -136,9 +133,10 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
 ) {
     let (output, view, mut y) = (&args.output, *view, at);
     // Only the first two rows and the last two may be outside of X; rows in between exist.
-    let is_there = |row: usize| ((first + row as isize) as usize) < args.height;
+    let is_there = |row: usize| ((first + row as isize) as usize) < args.input.height;
     // SAFETY: rows outside of X are left out; the rest is the caller's promise.
     unsafe {
+        let finish = VectorEpilogue::<V>::new(&output.epilogue, output.y);
         // The compiler must not know this address: it would compute the addresses of all rows,
         // and keep them in memory.
         let mut row = V::advance(x, 0);
@@ -157,7 +155,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             V::prefetch_near(row.wrapping_add(ahead));
             V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
             let x = three::<V, MASKED>(row, &view);
-            store_row(add_three(sum, x, w[2]), output, y, n);
+            finish.store(add_three(sum, x, w[2]), y, n);
             sum = add_three(bias, x, w[0]);
             y += output.y_row;
             row = V::advance(row, args.step);
@@ -170,41 +168,9 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             }
             row = V::advance(row, args.step);
         }
-        store_row(sum, output, y, n);
+        finish.store(sum, y, n);
         let _ = row;
     }
-}
-
-/// Adds the residual to `n` elements of a row, clamps and stores them.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: the elements are writable, and the residual is readable at the
-/// same elements unless it is null.
-#[inline(always)]
-unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n: usize) {
-    let mut sum = sum;
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !output.residual.is_null() {
-            sum = sum.add(V::load_first(output.residual.add(at), n));
-        }
-        if !output.is_plain {
-            sum = sum.clamp(V::splat(output.lo), V::splat(output.hi));
-        }
-        let y = output.y.add(at);
-        if n == V::LANES { sum.store(y) } else { sum.store_first(y, n) }
-    }
-}
-
-/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
-/// each height is code of its own.
-const MOST_STRIDED: usize = 8;
-
-/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps. The registers have
-/// to hold the sums, the weights of two columns, two vectors before and after their split, and
-/// its two permutations.
-pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
-    (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
 }
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for columns of
@@ -214,52 +180,30 @@ pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
-pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<'_, V::Elem>) {
     // SAFETY: as in direct_columns; a vector of output sees two vectors of X.
     unsafe {
         let output = &args.output;
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let last = output.vectors - 1;
-        let mut masks = [[[every_lane::<V>(); 2]; MOST_SHORT]; 3];
-        let mut masked = [[0_u32; 3]; 2];
-        for column in 0..args.columns_len {
-            let DirectColumn { position, is_pair, .. } = *args.columns.add(column);
-            for (place, vector) in [(0, 0), (2, last)] {
-                let from = position + (vector * 2 * V::LANES) as isize;
-                let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - usize::from(!is_pair);
-                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-                masks[place][column] = [V::mask(from, args.width), V::mask(from + V::LANES as isize, args.width)];
-                masked[0][place] |= u32::from(is_outside(stored)) << column;
-                masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << column;
-            }
-        }
+        let (lo, hi) = (V::splat(output.epilogue.lo), V::splat(output.epilogue.hi));
+        let (last, views) = (output.vectors - 1, Views::<V, 2>::new(args));
         for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
-            let w = args.w.add(plane * args.w_plane);
-            let masked = &masked[usize::from(plane >= args.loose)];
+            let bias = V::splat(*output.epilogue.bias.add(plane));
+            let w = args.weights(plane);
+            let masked = &views.masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let first = args.row + (tile * 2 * R) as isize;
+                let first = args.input.row + (tile * 2 * R) as isize;
                 let inside = rows_inside(args, first);
-                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let x = args.row(plane, first);
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
-                    let (masks, masked) = (&masks[place], masked[place]);
+                    let (masks, masked) = (&views.masks[place], masked[place]);
                     let x = x.wrapping_add(vector * 2 * V::LANES);
-                    if args.is_fetched_ahead {
-                        let next = if tile + 1 < output.tiles { 2 * R * args.step } else { args.next };
-                        let mut row = x.wrapping_add(next).wrapping_add((N - 2) * args.step);
-                        for _ in 0..2 * R {
-                            V::prefetch_near(row);
-                            V::prefetch_near(row.wrapping_add(V::LANES));
-                            row = row.wrapping_add(args.step);
-                        }
-                    }
                     // The taps of even rows come first, and those of odd rows behind all of them.
                     let mut w = [w, w.add(args.even)];
-                    for column in 0..args.columns_len {
-                        let DirectColumn { offset, is_pair, .. } = *args.columns.add(column);
+                    for column in 0..args.columns.len() {
+                        let DirectColumn { offset, is_pair, .. } = *args.columns.get_unchecked(column);
                         let (x, mask) = (x.wrapping_offset(offset), masks[column]);
                         match (is_pair, (masked >> column) & 1 == 1) {
                             (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
@@ -303,7 +247,7 @@ unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, co
                 weights[1][k] = V::splat(*w[k % 2].add((N + 1 - k % 2) / 2 + k / 2));
             }
         }
-        // Straight-line code, as in sum_column. For taller tiles `strides` is false: this is
+        // Straight-line code, as in sum_column. Taller tiles have no stride 2: this is
         // compiled for them, but never called.
         const { assert!(R > MOST_STRIDED || 2 * R + N - 2 <= 21, "the list of rows is too short") };
         macro_rules! rows {

@@ -1,26 +1,46 @@
-//! The kernels for AVX2 and FMA.
+//! The kernels for AVX2 and FMA, which have 16 ymm registers.
+//!
+//! * A GEMM tile takes `MR * NRV` accumulators, the smaller of MR broadcasts and NRV vectors, and one
+//!   register more: 6x2 (MR x NRV) takes 15, 3x3 13, 2x4 11 and 2x6 15. 4x3 would take 16, and LLVM
+//!   spills it. A tile of `group` takes as many; it reads the masks of a column from memory.
+//! * A depthwise tile takes R sums, the N weights of a column, and one row: 6 rows and 7 taps take 14.
+//!   With stride 2 it takes R sums, the weights of two columns, two vectors before and after their
+//!   split, and the permutations: 4 rows and 3 taps take 16.
+//! * The input transform of Winograd holds two rows of values (up to 16) and a column of the tile (up
+//!   to 8), so that larger tiles keep a part of these in the L1 cache. So does the output transform.
+//! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
+//! * Upsampling holds up to three rows of three vectors, two sums, bias, bounds and one weight: 15.
+//!   Only 2x2 holds its weights in registers. Activations read their coefficients from memory.
 
-#[cfg(feature = "avx2")]
-pub(crate) mod activation;
-#[cfg(feature = "avx2")]
-pub(crate) mod depthwise_f32;
-#[cfg(feature = "avx2")]
-pub(crate) mod depthwise_f64;
-#[cfg(feature = "avx2")]
-pub(crate) mod gemm_f32;
-#[cfg(feature = "avx2")]
-pub(crate) mod gemm_f64;
-#[cfg(feature = "avx2")]
-pub(crate) mod grouped_f32;
-#[cfg(feature = "avx2")]
-pub(crate) mod grouped_f64;
-#[cfg(feature = "avx2")]
-pub(crate) mod upsample;
 /// AVX-512 uses these vectors too, in its kernels for narrow rows.
 pub(crate) mod vector;
+
 #[cfg(feature = "avx2")]
-pub(crate) mod weave;
+pub(crate) mod of_f32 {
+    use super::vector::F32x8;
+
+    crate::generic::kernels! {
+        crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], f32 in F32x8;
+        gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6], 24 x [1 2 3], 32 x [1 2], 48 x [1 2];
+        gemmt: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
+        gemmt2: 8 x [4 6], 16 x [4 6];
+        dw: 8 x [1 2 3 4 5 6];
+        dwt: 8 x [1 2 3 4 5 6];
+        group: 8 x [4 5 6], 16 x [3 4 5 6], 24 x [2 3], 32 x [2];
+    }
+}
+
 #[cfg(feature = "avx2")]
-pub(crate) mod winograd_f32;
-#[cfg(feature = "avx2")]
-pub(crate) mod winograd_f64;
+pub(crate) mod of_f64 {
+    use super::vector::F64x4;
+
+    crate::generic::kernels! {
+        crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], f64 in F64x4;
+        gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6], 12 x [1 2 3], 16 x [1 2], 24 x [1 2];
+        gemmt: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
+        gemmt2: 4 x [4 6], 8 x [4 6];
+        dw: 4 x [1 2 3 4 5 6];
+        dwt: 4 x [1 2 3 4 5 6];
+        group: 4 x [4 5 6], 8 x [3 4 5 6], 12 x [2 3], 16 x [2];
+    }
+}

@@ -1,33 +1,34 @@
-//! The AVX2 registers as [`Simd`](crate::simd::Simd) vectors.
+//! The AVX2 registers as [`Simd`](crate::simd::Simd) vectors. Both types take part in words of 32 bits in
+//! masks and permutations: an `f64` is two words.
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
-use crate::x86_64::quarters;
+use crate::simd::{Simd, lanes_by_zeros, lanes_in_row};
+use crate::x86_64::{common, quarters};
 
-/// For each mask of eight 32-bit lanes, the indices that move these lanes to the front. AVX2 has
-/// no instruction for it.
+/// For each mask of eight words, the indices that move these words to the front. AVX2 has no
+/// instruction for it.
 static COMPRESS: [[u32; 8]; 256] = {
     let mut table = [[0; 8]; 256];
     let mut mask = 0;
     while mask < 256 {
-        let (mut lane, mut to) = (0, 0);
-        while lane < 8 {
-            if (mask >> lane) & 1 == 1 {
-                table[mask][to] = lane as u32;
+        let (mut word, mut to) = (0, 0);
+        while word < 8 {
+            if (mask >> word) & 1 == 1 {
+                table[mask][to] = word as u32;
                 to += 1;
             }
-            lane += 1;
+            word += 1;
         }
         mask += 1;
     }
     table
 };
 
-/// The masks of `vmaskmov`: `WINDOW[8 - n..]` begins with n lanes of ones, followed by zeros.
+/// The masks of `vmaskmov`: `WINDOW[8 - n..]` begins with n words of ones, followed by zeros.
 static WINDOW: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The `vmaskmov` mask of the first `n <= 8` 32-bit lanes.
+/// The `vmaskmov` mask of the first `n <= 8` words.
 ///
 /// # Safety
 /// CPU: AVX2.
@@ -38,33 +39,7 @@ unsafe fn first(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(window.as_ptr().cast()) }
 }
 
-/// The `vmaskmov` mask with the bits of `mask` as 32-bit lanes.
-///
-/// # Safety
-/// CPU: AVX2.
-#[inline(always)]
-unsafe fn lanes32(mask: u32) -> __m256i {
-    // SAFETY: the caller runs where AVX2 is.
-    unsafe {
-        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-        _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(mask as i32), bits), bits)
-    }
-}
-
-/// The `vmaskmov` mask with the bits of `mask` as 64-bit lanes.
-///
-/// # Safety
-/// CPU: AVX2.
-#[inline(always)]
-unsafe fn lanes64(mask: u32) -> __m256i {
-    // SAFETY: the caller runs where AVX2 is.
-    unsafe {
-        let bits = _mm256_setr_epi64x(1, 2, 4, 8);
-        _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(mask)), bits), bits)
-    }
-}
-
-/// The permutation that moves the 32-bit lanes of `mask` to the front.
+/// The permutation that moves the words of `mask` to the front.
 ///
 /// # Safety
 /// CPU: AVX2.
@@ -75,91 +50,212 @@ unsafe fn to_front(mask: u32) -> __m256i {
     unsafe { _mm256_loadu_si256(indices.as_ptr().cast()) }
 }
 
+/// The operations on `f32`, by names that both types share.
+mod ps {
+    use core::arch::x86_64::*;
+    pub(super) use core::arch::x86_64::{
+        __m256 as Register, _mm256_add_ps as add, _mm256_and_ps as and, _mm256_blendv_ps as blendv,
+        _mm256_castps_si256 as to_bits, _mm256_castsi256_ps as from_bits, _mm256_cmp_ps as cmp, _mm256_div_ps as div,
+        _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as loadu, _mm256_maskload_ps as maskload,
+        _mm256_maskstore_ps as maskstore, _mm256_max_ps as max, _mm256_min_ps as min, _mm256_movemask_ps as movemask,
+        _mm256_mul_ps as mul, _mm256_permute2f128_ps as permute2f128, _mm256_permutevar8x32_ps as permute_words,
+        _mm256_set1_ps as set1, _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as storeu,
+        _mm256_stream_ps as stream, _mm256_sub_ps as sub, _mm256_unpackhi_ps as unpackhi,
+        _mm256_unpacklo_ps as unpacklo,
+    };
+
+    /// The `vmaskmov` mask with the bits of `mask` as lanes.
+    ///
+    /// # Safety
+    /// CPU: AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn lanes(mask: u32) -> __m256i {
+        // SAFETY: the caller runs where AVX2 is.
+        unsafe {
+            let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(mask as i32), bits), bits)
+        }
+    }
+
+    /// The words of the lanes of `mask`.
+    #[inline(always)]
+    pub(super) fn words(mask: u32) -> u32 {
+        mask
+    }
+}
+
+/// The operations on `f64`, by names that both types share.
+mod pd {
+    use core::arch::x86_64::*;
+    pub(super) use core::arch::x86_64::{
+        __m256d as Register, _mm256_add_pd as add, _mm256_and_pd as and, _mm256_blendv_pd as blendv,
+        _mm256_castpd_si256 as to_bits, _mm256_castsi256_pd as from_bits, _mm256_cmp_pd as cmp, _mm256_div_pd as div,
+        _mm256_fmadd_pd as fmadd, _mm256_loadu_pd as loadu, _mm256_maskload_pd as maskload,
+        _mm256_maskstore_pd as maskstore, _mm256_max_pd as max, _mm256_min_pd as min, _mm256_movemask_pd as movemask,
+        _mm256_mul_pd as mul, _mm256_permute2f128_pd as permute2f128, _mm256_set1_pd as set1,
+        _mm256_setzero_pd as zero, _mm256_slli_epi64 as shift_left, _mm256_storeu_pd as storeu,
+        _mm256_stream_pd as stream, _mm256_sub_pd as sub, _mm256_unpackhi_pd as unpackhi,
+        _mm256_unpacklo_pd as unpacklo,
+    };
+
+    /// The `vmaskmov` mask with the bits of `mask` as lanes.
+    ///
+    /// # Safety
+    /// CPU: AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn lanes(mask: u32) -> __m256i {
+        // SAFETY: the caller runs where AVX2 is.
+        unsafe {
+            let bits = _mm256_setr_epi64x(1, 2, 4, 8);
+            _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(mask)), bits), bits)
+        }
+    }
+
+    /// # Safety
+    /// CPU: AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn permute_words(x: __m256d, indices: __m256i) -> __m256d {
+        // SAFETY: the caller runs where AVX2 is.
+        unsafe { _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(x), indices)) }
+    }
+
+    /// The words of the lanes of `mask`.
+    #[inline(always)]
+    pub(super) fn words(mask: u32) -> u32 {
+        (0..4).fold(0, |words, lane| words | (((mask >> lane) & 1) * 3) << (2 * lane))
+    }
+}
+
+/// What both types have in common, by the operations of the module `$ops`.
+macro_rules! vector {
+    ($elem:ident by $ops:ident) => {
+        type Lanes = $ops::Register;
+        type Mask = __m256i;
+        const LANES: usize = 8 / words_of::<$elem>();
+        common!($elem by $ops);
+
+        #[inline(always)]
+        unsafe fn load_first(p: *const $elem, n: usize) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::maskload(p, first(words_of::<$elem>() * n))) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_first(self, p: *mut $elem, n: usize) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { $ops::maskstore(p, first(words_of::<$elem>() * n), self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_mask(p: *const $elem, mask: u32) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::maskload(p, $ops::lanes(mask))) }
+        }
+
+        #[inline(always)]
+        unsafe fn mask(position: isize, width: usize) -> __m256i {
+            let (from, to) = lanes_in_row(Self::LANES, position, width);
+            let words = words_of::<$elem>();
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { _mm256_andnot_si256(first(words * from), first(words * to)) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_lanes(p: *const $elem, mask: __m256i) -> Self {
+            // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
+            unsafe { Self($ops::maskload(p, mask)) }
+        }
+
+        #[inline(always)]
+        unsafe fn lanes(mask: u32) -> $ops::Register {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { $ops::from_bits($ops::lanes(mask)) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_of(p: *const $elem, lanes: $ops::Register) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::and(Self::load(p).0, lanes)) }
+        }
+
+        lanes_by_zeros!();
+
+        #[inline(always)]
+        fn or_if_negative(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::blendv(self.0, b.0, $ops::cmp::<_CMP_LT_OQ>(self.0, $ops::zero()))) }
+        }
+
+        #[inline(always)]
+        fn low_bits_as_exponent(self) -> Self {
+            const BITS: i32 = $elem::MANTISSA_DIGITS as i32 - 1;
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
+        }
+
+        #[inline(always)]
+        fn is_finite(self) -> bool {
+            // x - x is 0, or NaN where x is NaN or infinite.
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe {
+                let zero = $ops::sub(self.0, self.0);
+                $ops::movemask($ops::cmp::<_CMP_UNORD_Q>(zero, zero)) == 0
+            }
+        }
+
+        #[inline(always)]
+        fn compress(self, mask: u32) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::permute_words(self.0, to_front($ops::words(mask)))) }
+        }
+
+        #[inline(always)]
+        fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+            if M == 4 {
+                return quarters(v);
+            }
+            let table = &Every::<M, { words_of::<$elem>() }>::TABLE;
+            let mut every = v;
+            for p in 0..M {
+                for s in 0..M {
+                    // SAFETY: a vector is the proof of the ISA; the rows of the table hold a vector.
+                    unsafe {
+                        let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
+                        let moved = $ops::permute_words(v[s].0, from);
+                        let mask = $ops::loadu(table[p][s].1.as_ptr().cast());
+                        every[p] = if s == 0 { Self(moved) } else { Self($ops::blendv(every[p].0, moved, mask)) };
+                    }
+                }
+            }
+            every
+        }
+
+        #[inline(always)]
+        fn zip(self, b: Self) -> (Self, Self) {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe {
+                let (low, high) = ($ops::unpacklo(self.0, b.0), $ops::unpackhi(self.0, b.0));
+                (Self($ops::permute2f128::<0x20>(low, high)), Self($ops::permute2f128::<0x31>(low, high)))
+            }
+        }
+    };
+}
+
+/// Words of an element.
+const fn words_of<T>() -> usize {
+    size_of::<T>() / 4
+}
+
 /// 8 `f32`.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
 
 impl Simd for F32x8 {
-    type Elem = f32;
-    type Lanes = __m256;
-    type Mask = __m256i;
-    const LANES: usize = 8;
-    const REGISTERS: usize = 1;
-    broadcast_scalars!();
+    vector!(f32 by ps);
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_set1_ps(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_loadu_ps(p)) }
-    }
-
-    #[inline(always)]
-    fn prefetch(p: *const f32) {
-        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
-        // on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
-    }
-
-    #[inline(always)]
-    fn prefetch_near(p: *const f32) {
-        // SAFETY: as prefetch.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm256_storeu_ps(p, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_fmadd_ps(self.0, b.0, c.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_add_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // Both instructions return their second operand where either is NaN.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_min_ps(hi.0, _mm256_max_ps(lo.0, self.0))) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_maskload_ps(p, first(n))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_first(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            _mm256_maskstore_ps(p, first(n), self.0);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_permutevar8x32_ps(self.0, to_front(mask))) }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // Lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g to 4 * g + 3.
             let mut t = *rows;
@@ -186,139 +282,14 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_sub_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_mul_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_div_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn or_if_negative(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_blendv_ps(self.0, b.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, _mm256_setzero_ps()))) }
-    }
-
-    #[inline(always)]
-    unsafe fn low_bits_as_exponent(self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(self.0)))) }
-    }
-
-    #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
-        // x - x is 0, or NaN where x is NaN or infinite.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let zero = _mm256_sub_ps(self.0, self.0);
-            _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(zero, zero)) == 0
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_maskload_ps(p, lanes32(mask))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_past_cache(self, p: *mut f32) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm256_stream_ps(p, self.0) }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
-        unsafe { _mm_sfence() };
-    }
-
-    #[inline(always)]
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        if M == 4 {
-            // SAFETY: the caller runs where the ISA is.
-            return unsafe { quarters(v) };
-        }
-        let table = &Every::<M>::F32;
-        let mut every = v;
-        for p in 0..M {
-            for s in 0..M {
-                // SAFETY: the caller runs where the ISA is; the rows of the table hold a vector.
-                unsafe {
-                    let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
-                    let moved = _mm256_permutevar8x32_ps(v[s].0, from);
-                    let mask = _mm256_loadu_ps(table[p][s].1.as_ptr().cast());
-                    every[p] = if s == 0 { Self(moved) } else { Self(_mm256_blendv_ps(every[p].0, moved, mask)) };
-                }
-            }
-        }
-        every
-    }
-
-    #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+    fn unzip(self, b: Self) -> (Self, Self) {
         // First within 128-bit lanes, then the 64-bit pairs are put in order.
-        // SAFETY: the caller runs where the ISA is.
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(self.0, b.0));
             let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0xdd>(self.0, b.0));
             let (even, odd) = (_mm256_permute4x64_pd::<0xd8>(even), _mm256_permute4x64_pd::<0xd8>(odd));
             (Self(_mm256_castpd_ps(even)), Self(_mm256_castpd_ps(odd)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn lanes(mask: u32) -> __m256 {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { _mm256_castsi256_ps(lanes32(mask)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_of(p: *const f32, lanes: __m256) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_and_ps(Self::load(p).0, lanes)) }
-    }
-
-    lanes_by_zeros!();
-
-    #[inline(always)]
-    unsafe fn mask(position: isize, width: usize) -> __m256i {
-        let (from, to) = lanes_in_row(Self::LANES, position, width);
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { _mm256_andnot_si256(first(from), first(to)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_lanes(p: *const f32, mask: __m256i) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe { Self(_mm256_maskload_ps(p, mask)) }
-    }
-
-    #[inline(always)]
-    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-    fn advance(p: *const f32, step: usize) -> *const f32 {
-        let mut next = p.wrapping_add(step);
-        // SAFETY: no instruction.
-        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
-        next
-    }
-
-    #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let (low, high) = (_mm256_unpacklo_ps(self.0, b.0), _mm256_unpackhi_ps(self.0, b.0));
-            (Self(_mm256_permute2f128_ps::<0x20>(low, high)), Self(_mm256_permute2f128_ps::<0x31>(low, high)))
         }
     }
 }
@@ -328,91 +299,11 @@ impl Simd for F32x8 {
 pub(crate) struct F64x4(__m256d);
 
 impl Simd for F64x4 {
-    type Elem = f64;
-    type Lanes = __m256d;
-    type Mask = __m256i;
-    const LANES: usize = 4;
-    const REGISTERS: usize = 1;
-    broadcast_scalars!();
+    vector!(f64 by pd);
 
     #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_set1_pd(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f64) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_loadu_pd(p)) }
-    }
-
-    #[inline(always)]
-    fn prefetch(p: *const f64) {
-        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
-        // on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
-    }
-
-    #[inline(always)]
-    fn prefetch_near(p: *const f64) {
-        // SAFETY: as prefetch.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm256_storeu_pd(p, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_fmadd_pd(self.0, b.0, c.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_add_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // Both instructions return their second operand where either is NaN.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_min_pd(hi.0, _mm256_max_pd(lo.0, self.0))) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_first(p: *const f64, n: usize) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_maskload_pd(p, first(2 * n))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_first(self, p: *mut f64, n: usize) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            _mm256_maskstore_pd(p, first(2 * n), self.0);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
-        // Each 64-bit lane is two 32-bit lanes, so that each bit of the mask is doubled.
-        let pairs = (0..4).fold(0, |pairs, lane| pairs | (((mask >> lane) & 1) * 3) << (2 * lane));
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let v = _mm256_permutevar8x32_ps(_mm256_castpd_ps(self.0), to_front(pairs));
-            Self(_mm256_castps_pd(v))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i and 2 * i + 1.
             let mut t = [_mm256_setzero_pd(); 4];
@@ -428,175 +319,33 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_sub_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_mul_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_div_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn or_if_negative(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_blendv_pd(self.0, b.0, _mm256_cmp_pd::<_CMP_LT_OQ>(self.0, _mm256_setzero_pd()))) }
-    }
-
-    #[inline(always)]
-    unsafe fn low_bits_as_exponent(self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_castsi256_pd(_mm256_slli_epi64::<52>(_mm256_castpd_si256(self.0)))) }
-    }
-
-    #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
-        // x - x is 0, or NaN where x is NaN or infinite.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let zero = _mm256_sub_pd(self.0, self.0);
-            _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_UNORD_Q>(zero, zero)) == 0
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_maskload_pd(p, lanes64(mask))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_past_cache(self, p: *mut f64) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm256_stream_pd(p, self.0) }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
-        unsafe { _mm_sfence() };
-    }
-
-    #[inline(always)]
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        if M == 4 {
-            // SAFETY: the caller runs where the ISA is.
-            return unsafe { quarters(v) };
-        }
-        let table = &Every::<M>::F64;
-        let mut every = v;
-        for p in 0..M {
-            for s in 0..M {
-                // SAFETY: the caller runs where the ISA is; the rows of the table hold a vector.
-                unsafe {
-                    let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
-                    let moved = _mm256_permutevar8x32_ps(_mm256_castpd_ps(v[s].0), from);
-                    let moved = _mm256_castps_pd(moved);
-                    let mask = _mm256_loadu_pd(table[p][s].1.as_ptr().cast());
-                    every[p] = if s == 0 { Self(moved) } else { Self(_mm256_blendv_pd(every[p].0, moved, mask)) };
-                }
-            }
-        }
-        every
-    }
-
-    #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
+    fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             let (even, odd) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
             (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))
         }
     }
+}
 
-    #[inline(always)]
-    unsafe fn lanes(mask: u32) -> __m256d {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { _mm256_castsi256_pd(lanes64(mask)) }
-    }
+/// Permutations and blends that take every M-th element out of M vectors. An element is `WORDS` words.
+struct Every<const M: usize, const WORDS: usize>;
 
-    #[inline(always)]
-    unsafe fn load_of(p: *const f64, lanes: __m256d) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm256_and_pd(Self::load(p).0, lanes)) }
-    }
-
-    lanes_by_zeros!();
-
-    #[inline(always)]
-    unsafe fn mask(position: isize, width: usize) -> __m256i {
-        let (from, to) = lanes_in_row(Self::LANES, position, width);
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { _mm256_andnot_si256(first(2 * from), first(2 * to)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_lanes(p: *const f64, mask: __m256i) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe { Self(_mm256_maskload_pd(p, mask)) }
-    }
-
-    #[inline(always)]
-    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-    fn advance(p: *const f64, step: usize) -> *const f64 {
-        let mut next = p.wrapping_add(step);
-        // SAFETY: no instruction.
-        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
-        next
-    }
-
-    #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let (low, high) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
-            (Self(_mm256_permute2f128_pd::<0x20>(low, high)), Self(_mm256_permute2f128_pd::<0x31>(low, high)))
+impl<const M: usize, const WORDS: usize> Every<M, WORDS> {
+    /// `[p][s]` is the part of result p that comes from vector s: indices of words, and a mask of the
+    /// words that are taken. Lane `lane` of result p is element `e = p + M * lane`, which is lane
+    /// `e % LANES` of vector `e / LANES`.
+    const TABLE: [[([i32; 8], [i32; 8]); M]; M] = {
+        let lanes = 8 / WORDS;
+        let mut table = [[([0; 8], [0; 8]); M]; M];
+        let mut i = 0;
+        while i < M * 8 {
+            let (p, word) = (i / 8, i % 8);
+            let element = p + M * (word / WORDS);
+            table[p][element / lanes].0[word] = (element % lanes * WORDS + word % WORDS) as i32;
+            table[p][element / lanes].1[word] = -1;
+            i += 1;
         }
-    }
-}
-
-/// Permutations and blends that take every M-th element out of M vectors. `[p][s]` is the part of
-/// result p that comes from vector s: indices of 32-bit lanes, and a mask of the lanes that are
-/// taken.
-struct Every<const M: usize>;
-
-/// Computes the table `[p][s]`. Lane `lane` of result p is element `e = p + M * lane`, which is
-/// lane `e % LANES` of vector `e / LANES`. An element is `$width` lanes of 32 bits.
-macro_rules! every {
-    ($name:ident, $lanes:literal, $width:literal) => {
-        const $name: [[([i32; 8], [i32; 8]); M]; M] = {
-            let mut table = [[([0; 8], [0; 8]); M]; M];
-            let mut p = 0;
-            while p < M {
-                let mut s = 0;
-                while s < M {
-                    let mut lane = 0;
-                    while lane < 8 {
-                        let element = p + M * (lane / $width);
-                        if element / $lanes == s {
-                            table[p][s].0[lane] = (element % $lanes * $width + lane - lane / $width * $width) as i32;
-                            table[p][s].1[lane] = -1;
-                        }
-                        lane += 1;
-                    }
-                    s += 1;
-                }
-                p += 1;
-            }
-            table
-        };
+        table
     };
-}
-
-impl<const M: usize> Every<M> {
-    every!(F32, 8, 1);
-    every!(F64, 4, 2);
 }

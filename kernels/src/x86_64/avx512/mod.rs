@@ -1,15 +1,58 @@
-//! The kernels for AVX-512 F, VL, BW, CD and DQ.
+//! The kernels for AVX-512 F, VL, BW, CD and DQ, which have 32 zmm registers.
+//!
+//! * A GEMM tile takes `MR * NRV` accumulators, the smaller of MR broadcasts and NRV vectors, and one
+//!   register more: 14x2 (MR x NRV) takes 31, 9x3 31, 6x4 29, 4x6 29, 3x8 28 and 2x12 27. A tile of
+//!   `group` takes as many. The masks of its columns are in mask registers. There are 7 of these, so
+//!   that NRV is at most 7.
+//! * A depthwise tile takes R sums, the N weights of a column, one row, bias and bounds: 14 rows and 7
+//!   taps take 25. With stride 2 it takes R <= 8 sums, the weights of two columns, two vectors before
+//!   and after their split, and the permutations: 24 with 5 taps. With fewer than 8 sums, multiply-adds
+//!   would wait for one another. Row by row it takes R sums, 9 weights and three vectors of a row: 26
+//!   with 14 rows. Only `f32` has tiles of more than 8 rows, because each height is code of its own.
+//!   There are `dw` tiles with half as long vectors, for rows that fit in them.
+//! * The input transform of Winograd holds two rows of values (up to 16), a column of the tile (up to
+//!   8) and one operand. The output transform holds one output column (up to 8 + 6, and the sums of
+//!   the pairs), and keeps other columns in the L1 cache.
+//! * Interleaving holds 8 phases, the results of a round of zips, and two tables of lanes.
+//! * Upsampling by 4x4 holds 16 weights, two rows of three vectors, two sums, two tables of lanes, bias
+//!   and bounds: 29. 5x5 holds 13 of its weights, and reads the others from memory. The coefficients of
+//!   the exponential take at most 22.
 
-pub(crate) mod activation;
 pub(crate) mod convert;
-pub(crate) mod depthwise_f32;
-pub(crate) mod depthwise_f64;
-pub(crate) mod gemm_f32;
-pub(crate) mod gemm_f64;
-pub(crate) mod grouped_f32;
-pub(crate) mod grouped_f64;
-pub(crate) mod upsample;
 mod vector;
-pub(crate) mod weave;
-pub(crate) mod winograd_f32;
-pub(crate) mod winograd_f64;
+
+pub(crate) mod of_f32 {
+    use super::vector::F32x16;
+    use crate::x86_64::avx2::vector::F32x8;
+
+    crate::generic::kernels! {
+        crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
+        f32 in F32x16;
+        gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+            48 x [1 2 3 4 5 6 7 8 9], 64 x [1 2 3 4 5 6], 96 x [1 2 3 4], 128 x [1 2 3], 192 x [1 2];
+        gemmt: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+        gemmt2: 16 x [4 6 8 10 12], 32 x [4 6 8 10 12];
+        dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+        dw in F32x8: 8 x [1 2 3 4 5 6 7 8];
+        dwt: 16 x [1 2 3 4 5 6 7 8];
+        group: 16 x [8], 32 x [6 8], 48 x [4 6 8], 64 x [2 3 4 6], 80 x [3 4], 96 x [4], 112 x [2 3];
+    }
+}
+
+pub(crate) mod of_f64 {
+    use super::vector::F64x8;
+    use crate::x86_64::avx2::vector::F64x4;
+
+    crate::generic::kernels! {
+        crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
+        f64 in F64x8;
+        gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+            24 x [1 2 3 4 5 6 7 8 9], 32 x [1 2 3 4 5 6], 48 x [1 2 3 4], 64 x [1 2 3], 96 x [1 2];
+        gemmt: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+        gemmt2: 8 x [4 6 8 10 12], 16 x [4 6 8 10 12];
+        dw: 8 x [1 2 3 4 5 6 7 8];
+        dw in F64x4: 4 x [1 2 3 4];
+        dwt: 8 x [1 2 3 4 5 6 7 8];
+        group: 8 x [8], 16 x [6 8], 24 x [4 6 8], 32 x [2 3 4 6], 40 x [3 4], 48 x [4], 56 x [2 3];
+    }
+}

@@ -2,93 +2,257 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
-use crate::x86_64::quarters;
+use crate::simd::{Simd, mask_in_row};
+use crate::x86_64::{common, quarters};
+
+/// A mask of the first `n` lanes.
+#[inline(always)]
+fn first(n: usize) -> u32 {
+    ((1_u64 << n) - 1) as u32
+}
+
+/// Tables of indices for permutations of two vectors. Indices from the number of lanes on name lanes of the
+/// second vector.
+macro_rules! indices {
+    ($index:ident, $lanes:literal) => {
+        pub(super) type Index = $index;
+
+        /// Every second lane.
+        pub(super) const EVEN: [Index; $lanes] = {
+            let mut even = [0; $lanes];
+            let mut lane = 0;
+            while lane < $lanes {
+                even[lane] = 2 * lane as Index;
+                lane += 1;
+            }
+            even
+        };
+
+        /// The lanes of both vectors in turn: from the first lanes on, and from the middle on.
+        pub(super) const ZIP: [[Index; $lanes]; 2] = {
+            let mut zip = [[0; $lanes]; 2];
+            let mut lane = 0;
+            while lane < 2 * $lanes {
+                zip[lane / $lanes][lane % $lanes] = (lane / 2 + lane % 2 * $lanes) as Index;
+                lane += 1;
+            }
+            zip
+        };
+
+        /// Tables that take every M-th element out of M vectors.
+        pub(super) struct Every<const M: usize>;
+
+        impl<const M: usize> Every<M> {
+            /// `[p][s]` adds the elements that vector s has for result p to those of the vectors before it.
+            /// Lane `lane` of result p is element `e = p + M * lane`, which is lane `e % LANES` of vector
+            /// `e / LANES`.
+            pub(super) const TABLE: [[[Index; $lanes]; M]; M] = {
+                let mut table = [[[0; $lanes]; M]; M];
+                let mut i = 0;
+                while i < M * M * $lanes {
+                    let (p, s, lane) = (i / $lanes / M, i / $lanes % M, i % $lanes);
+                    let (vector, place) = ((p + M * lane) / $lanes, (p + M * lane) % $lanes);
+                    table[p][s][lane] = if vector == s {
+                        ($lanes + place) as Index
+                    } else if s == 1 {
+                        place as Index
+                    } else {
+                        lane as Index
+                    };
+                    i += 1;
+                }
+                table
+            };
+        }
+    };
+}
+use indices;
+
+/// The operations on `f32`, by names that both types share.
+mod ps {
+    pub(super) use core::arch::x86_64::{
+        __mmask16 as Mask, _mm512_add_epi32 as add_index, _mm512_add_ps as add, _mm512_alignr_epi32 as alignr,
+        _mm512_castps_si512 as to_bits, _mm512_castsi512_ps as from_bits, _mm512_cmp_ps_mask as cmp,
+        _mm512_div_ps as div, _mm512_fmadd_ps as fmadd, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as loadu,
+        _mm512_mask_blend_ps as blend, _mm512_mask_loadu_ps as mask_loadu, _mm512_mask_storeu_ps as mask_storeu,
+        _mm512_mask3_fmadd_ps as mask_fmadd, _mm512_maskz_compress_ps as compress,
+        _mm512_maskz_loadu_ps as maskz_loadu, _mm512_maskz_permutex2var_ps as maskz_permute, _mm512_max_ps as max,
+        _mm512_min_ps as min, _mm512_mul_ps as mul, _mm512_permutex2var_ps as permute, _mm512_set1_epi32 as set1_index,
+        _mm512_set1_ps as set1, _mm512_setzero_ps as zero, _mm512_slli_epi32 as shift_left, _mm512_storeu_ps as storeu,
+        _mm512_stream_ps as stream, _mm512_sub_ps as sub,
+    };
+
+    super::indices!(i32, 16);
+}
+
+/// The operations on `f64`, by names that both types share.
+mod pd {
+    pub(super) use core::arch::x86_64::{
+        __mmask8 as Mask, _mm512_add_epi64 as add_index, _mm512_add_pd as add, _mm512_alignr_epi64 as alignr,
+        _mm512_castpd_si512 as to_bits, _mm512_castsi512_pd as from_bits, _mm512_cmp_pd_mask as cmp,
+        _mm512_div_pd as div, _mm512_fmadd_pd as fmadd, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as loadu,
+        _mm512_mask_blend_pd as blend, _mm512_mask_loadu_pd as mask_loadu, _mm512_mask_storeu_pd as mask_storeu,
+        _mm512_mask3_fmadd_pd as mask_fmadd, _mm512_maskz_compress_pd as compress,
+        _mm512_maskz_loadu_pd as maskz_loadu, _mm512_maskz_permutex2var_pd as maskz_permute, _mm512_max_pd as max,
+        _mm512_min_pd as min, _mm512_mul_pd as mul, _mm512_permutex2var_pd as permute, _mm512_set1_epi64 as set1_index,
+        _mm512_set1_pd as set1, _mm512_setzero_pd as zero, _mm512_slli_epi64 as shift_left, _mm512_storeu_pd as storeu,
+        _mm512_stream_pd as stream, _mm512_sub_pd as sub,
+    };
+
+    super::indices!(i64, 8);
+}
+
+/// What both types have in common, by the operations of the module `$ops`.
+macro_rules! vector {
+    ($elem:ident x $lanes:literal by $ops:ident) => {
+        type Lanes = $ops::Mask;
+        type Mask = $ops::Mask;
+        const LANES: usize = $lanes;
+        const REGISTER_FILE: usize = 32;
+        const MASKS: bool = true;
+        common!($elem by $ops);
+
+        #[inline(always)]
+        unsafe fn store_first(self, p: *mut $elem, n: usize) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { $ops::mask_storeu(p, first(n) as $ops::Mask, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_mask(p: *const $elem, mask: u32) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::maskz_loadu(mask as $ops::Mask, p)) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_over(self, p: *const $elem, mask: u32) -> Self {
+            // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
+            unsafe { Self($ops::mask_loadu(self.0, mask as $ops::Mask, p)) }
+        }
+
+        #[inline(always)]
+        unsafe fn mask(position: isize, width: usize) -> $ops::Mask {
+            mask_in_row(Self::LANES, position, width) as $ops::Mask
+        }
+
+        #[inline(always)]
+        unsafe fn load_lanes(p: *const $elem, mask: $ops::Mask) -> Self {
+            // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
+            unsafe { Self($ops::maskz_loadu(mask, p)) }
+        }
+
+        #[inline(always)]
+        unsafe fn lanes(mask: u32) -> $ops::Mask {
+            mask as $ops::Mask
+        }
+
+        #[inline(always)]
+        unsafe fn load_of(p: *const $elem, _: $ops::Mask) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self::load(p) }
+        }
+
+        // A masked multiply-add costs no more than one without a mask. A masked load would keep the
+        // multiply-add from taking its operand from memory.
+        #[inline(always)]
+        fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: $ops::Mask) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::mask_fmadd(scalars.0, self.0, c.0, lanes)) }
+        }
+
+        #[inline(always)]
+        fn or_if_negative(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::blend($ops::cmp::<_CMP_LT_OQ>(self.0, $ops::zero()), self.0, b.0)) }
+        }
+
+        #[inline(always)]
+        fn low_bits_as_exponent(self) -> Self {
+            const BITS: u32 = $elem::MANTISSA_DIGITS - 1;
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
+        }
+
+        #[inline(always)]
+        fn is_finite(self) -> bool {
+            // x - x is 0, or NaN where x is NaN or infinite.
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe {
+                let zero = $ops::sub(self.0, self.0);
+                $ops::cmp::<_CMP_UNORD_Q>(zero, zero) == 0
+            }
+        }
+
+        #[inline(always)]
+        fn compress(self, mask: u32) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::compress(mask as $ops::Mask, self.0)) }
+        }
+
+        #[inline(always)]
+        fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+            if M == 4 {
+                return quarters(v);
+            }
+            let table = &$ops::Every::<M>::TABLE;
+            let mut every = v;
+            for p in 0..M {
+                for s in 1..M {
+                    // SAFETY: a vector is the proof of the ISA; a row of the table holds a vector.
+                    unsafe {
+                        let from = $ops::load_index(table[p][s].as_ptr());
+                        let low = if s == 1 { v[0] } else { every[p] };
+                        every[p] = Self($ops::permute(low.0, from, v[s].0));
+                    }
+                }
+            }
+            every
+        }
+
+        #[inline(always)]
+        fn behind_last_of(self, v: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::from_bits($ops::alignr::<{ $lanes - 1 }>($ops::to_bits(self.0), $ops::to_bits(v.0)))) }
+        }
+
+        #[inline(always)]
+        fn before_first_of(self, v: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::from_bits($ops::alignr::<1>($ops::to_bits(v.0), $ops::to_bits(self.0)))) }
+        }
+
+        #[inline(always)]
+        fn every_second(self, b: Self, from: isize) -> Self {
+            let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as $ops::Mask;
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe {
+                let even = $ops::load_index($ops::EVEN.as_ptr());
+                let index = $ops::add_index(even, $ops::set1_index(from as $ops::Index));
+                Self($ops::maskz_permute(there, self.0, index, b.0))
+            }
+        }
+
+        #[inline(always)]
+        fn zip(self, b: Self) -> (Self, Self) {
+            // SAFETY: a vector is the proof of the ISA; the tables hold a vector.
+            unsafe {
+                let [low, high] = [$ops::load_index($ops::ZIP[0].as_ptr()), $ops::load_index($ops::ZIP[1].as_ptr())];
+                (Self($ops::permute(self.0, low, b.0)), Self($ops::permute(self.0, high, b.0)))
+            }
+        }
+    };
+}
 
 /// 16 `f32`.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x16(__m512);
 
 impl Simd for F32x16 {
-    type Elem = f32;
-    type Lanes = __mmask16;
-    type Mask = __mmask16;
-    const LANES: usize = 16;
-    const REGISTER_FILE: usize = 32;
-    const REGISTERS: usize = 1;
-    broadcast_scalars!();
+    vector!(f32 x 16 by ps);
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_set1_ps(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm512_loadu_ps(p)) }
-    }
-
-    #[inline(always)]
-    fn prefetch(p: *const f32) {
-        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
-        // on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
-    }
-
-    #[inline(always)]
-    fn prefetch_near(p: *const f32) {
-        // SAFETY: as prefetch.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm512_storeu_ps(p, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_fmadd_ps(self.0, b.0, c.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_add_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // Both instructions return their second operand where either is NaN.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_min_ps(hi.0, _mm512_max_ps(lo.0, self.0))) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm512_maskz_loadu_ps(first(n) as __mmask16, p)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_first(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm512_mask_storeu_ps(p, first(n) as __mmask16, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_maskz_compress_ps(mask as __mmask16, self.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // First, 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 *
             // l + c of rows 4 * g to 4 * g + 3.
@@ -121,220 +285,6 @@ impl Simd for F32x16 {
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_sub_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_mul_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_div_ps(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn or_if_negative(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            Self(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps()), self.0, b.0))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn low_bits_as_exponent(self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(self.0)))) }
-    }
-
-    #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
-        // x - x is 0, or NaN where x is NaN or infinite.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let zero = _mm512_sub_ps(self.0, self.0);
-            _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(zero, zero) == 0
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm512_maskz_loadu_ps(mask as __mmask16, p)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_past_cache(self, p: *mut f32) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm512_stream_ps(p, self.0) }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
-        unsafe { _mm_sfence() };
-    }
-
-    #[inline(always)]
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        if M == 4 {
-            // SAFETY: the caller runs where the ISA is.
-            return unsafe { quarters(v) };
-        }
-        let table = &Every::<M>::F32;
-        let mut every = v;
-        for p in 0..M {
-            for s in 1..M {
-                // SAFETY: the caller runs where the ISA is; a row of the table holds a vector.
-                unsafe {
-                    let from = _mm512_loadu_epi32(table[p][s].as_ptr().cast());
-                    let low = if s == 1 { v[0] } else { every[p] };
-                    every[p] = Self(_mm512_permutex2var_ps(low.0, from, v[s].0));
-                }
-            }
-        }
-        every
-    }
-
-    #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            Self(_mm512_castsi512_ps(_mm512_alignr_epi32::<15>(_mm512_castps_si512(self.0), _mm512_castps_si512(v.0))))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            Self(_mm512_castsi512_ps(_mm512_alignr_epi32::<1>(_mm512_castps_si512(v.0), _mm512_castps_si512(self.0))))
-        }
-    }
-
-    const MASKS: bool = true;
-
-    #[inline(always)]
-    unsafe fn load_over(self, p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe { Self(_mm512_mask_loadu_ps(self.0, mask as __mmask16, p)) }
-    }
-
-    // Loads of half a vector cross cache lines less often than a half-masked load of a whole
-    // vector.
-    #[inline(always)]
-    unsafe fn load_halves(low: *const f32, high: *const f32, masks: [u32; 2]) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe {
-            let [low, high] =
-                [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_ps(mask as __mmask8, p));
-            Self(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_halves(self, low: *mut f32, high: *mut f32, n: usize) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            let halves = (_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
-            if n == Self::LANES / 2 {
-                _mm256_storeu_ps(low, halves.0);
-                _mm256_storeu_ps(high, halves.1);
-            } else {
-                let mask = ((1 << n) - 1) as __mmask8;
-                _mm256_mask_storeu_ps(low, mask, halves.0);
-                _mm256_mask_storeu_ps(high, mask, halves.1);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn every_second(self, b: Self, from: isize) -> Self {
-        let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as __mmask16;
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let index = _mm512_add_epi32(
-                _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
-                _mm512_set1_epi32(from as i32),
-            );
-            Self(_mm512_maskz_permutex2var_ps(there, self.0, index, b.0))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn lanes(mask: u32) -> __mmask16 {
-        mask as __mmask16
-    }
-
-    #[inline(always)]
-    unsafe fn load_of(p: *const f32, _: __mmask16) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self::load(p) }
-    }
-
-    // A masked multiply-add costs no more than one without a mask. A masked load would keep the
-    // multiply-add from taking its operand from memory.
-    #[inline(always)]
-    unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask16) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_mask3_fmadd_ps(scalars.0, self.0, c.0, lanes)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mask(position: isize, width: usize) -> __mmask16 {
-        let (from, to) = lanes_in_row(Self::LANES, position, width);
-        (first(to) & !first(from)) as __mmask16
-    }
-
-    #[inline(always)]
-    unsafe fn load_lanes(p: *const f32, mask: __mmask16) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe { Self(_mm512_maskz_loadu_ps(mask, p)) }
-    }
-
-    #[inline(always)]
-    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-    fn advance(p: *const f32, step: usize) -> *const f32 {
-        let mut next = p.wrapping_add(step);
-        // SAFETY: no instruction.
-        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
-        next
-    }
-
-    #[inline(always)]
-    unsafe fn advance_after(p: *const f32, step: usize, x: Self) -> *const f32 {
-        // A function of its own, because registers of this class need the feature.
-        #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-        #[target_feature(enable = "avx512f")]
-        #[inline]
-        fn after(p: *const f32, x: __m512) -> *const f32 {
-            let mut after = p;
-            // SAFETY: no instruction.
-            unsafe {
-                core::arch::asm!("/* {0} {1} */", inout(reg) after, in(zmm_reg) x, options(pure, nomem, nostack, preserves_flags));
-            }
-            after
-        }
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { after(p.wrapping_add(step), x.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-            (Self(_mm512_permutex2var_ps(self.0, low, b.0)), Self(_mm512_permutex2var_ps(self.0, high, b.0)))
-        }
-    }
 }
 
 /// 8 `f64`.
@@ -342,85 +292,11 @@ impl Simd for F32x16 {
 pub(crate) struct F64x8(__m512d);
 
 impl Simd for F64x8 {
-    type Elem = f64;
-    type Lanes = __mmask8;
-    type Mask = __mmask8;
-    const LANES: usize = 8;
-    const REGISTER_FILE: usize = 32;
-    const REGISTERS: usize = 1;
-    broadcast_scalars!();
+    vector!(f64 x 8 by pd);
 
     #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_set1_pd(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(p: *const f64) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm512_loadu_pd(p)) }
-    }
-
-    #[inline(always)]
-    fn prefetch(p: *const f64) {
-        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
-        // on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
-    }
-
-    #[inline(always)]
-    fn prefetch_near(p: *const f64) {
-        // SAFETY: as prefetch.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm512_storeu_pd(p, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_fmadd_pd(self.0, b.0, c.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_add_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // Both instructions return their second operand where either is NaN.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_min_pd(hi.0, _mm512_max_pd(lo.0, self.0))) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_first(p: *const f64, n: usize) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm512_maskz_loadu_pd(first(n) as __mmask8, p)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_first(self, p: *mut f64, n: usize) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm512_mask_storeu_pd(p, first(n) as __mmask8, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn compress(self, mask: u32) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_maskz_compress_pd(mask as __mmask8, self.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose(rows: &mut [Self; 16]) {
-        // SAFETY: the caller runs where the ISA is.
+    fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: a vector is the proof of the ISA.
         unsafe {
             // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i and 2 * i + 1.
             let mut t = *rows;
@@ -440,263 +316,4 @@ impl Simd for F64x8 {
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_sub_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_mul_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_div_pd(self.0, b.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn or_if_negative(self, b: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            Self(_mm512_mask_blend_pd(_mm512_cmp_pd_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_pd()), self.0, b.0))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn low_bits_as_exponent(self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_castsi512_pd(_mm512_slli_epi64::<52>(_mm512_castpd_si512(self.0)))) }
-    }
-
-    #[inline(always)]
-    unsafe fn is_finite(self) -> bool {
-        // x - x is 0, or NaN where x is NaN or infinite.
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let zero = _mm512_sub_pd(self.0, self.0);
-            _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(zero, zero) == 0
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self(_mm512_maskz_loadu_pd(mask as __mmask8, p)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_past_cache(self, p: *mut f64) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { _mm512_stream_pd(p, self.0) }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
-        unsafe { _mm_sfence() };
-    }
-
-    #[inline(always)]
-    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        if M == 4 {
-            // SAFETY: the caller runs where the ISA is.
-            return unsafe { quarters(v) };
-        }
-        let table = &Every::<M>::F64;
-        let mut every = v;
-        for p in 0..M {
-            for s in 1..M {
-                // SAFETY: the caller runs where the ISA is; a row of the table holds a vector.
-                unsafe {
-                    let from = _mm512_loadu_epi64(table[p][s].as_ptr().cast());
-                    let low = if s == 1 { v[0] } else { every[p] };
-                    every[p] = Self(_mm512_permutex2var_pd(low.0, from, v[s].0));
-                }
-            }
-        }
-        every
-    }
-
-    #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            Self(_mm512_castsi512_pd(_mm512_alignr_epi64::<7>(_mm512_castpd_si512(self.0), _mm512_castpd_si512(v.0))))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            Self(_mm512_castsi512_pd(_mm512_alignr_epi64::<1>(_mm512_castpd_si512(v.0), _mm512_castpd_si512(self.0))))
-        }
-    }
-
-    const MASKS: bool = true;
-
-    #[inline(always)]
-    unsafe fn load_over(self, p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe { Self(_mm512_mask_loadu_pd(self.0, mask as __mmask8, p)) }
-    }
-
-    // Loads of half a vector cross cache lines less often than a half-masked load of a whole
-    // vector.
-    #[inline(always)]
-    unsafe fn load_halves(low: *const f64, high: *const f64, masks: [u32; 2]) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe {
-            let [low, high] =
-                [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_pd(mask as __mmask8, p));
-            Self(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(low), high))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_halves(self, low: *mut f64, high: *mut f64, n: usize) {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            let halves = (_mm512_castpd512_pd256(self.0), _mm512_extractf64x4_pd::<1>(self.0));
-            if n == Self::LANES / 2 {
-                _mm256_storeu_pd(low, halves.0);
-                _mm256_storeu_pd(high, halves.1);
-            } else {
-                let mask = ((1 << n) - 1) as __mmask8;
-                _mm256_mask_storeu_pd(low, mask, halves.0);
-                _mm256_mask_storeu_pd(high, mask, halves.1);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn every_second(self, b: Self, from: isize) -> Self {
-        let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as __mmask8;
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let index = _mm512_add_epi64(_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_set1_epi64(from as i64));
-            Self(_mm512_maskz_permutex2var_pd(there, self.0, index, b.0))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn lanes(mask: u32) -> __mmask8 {
-        mask as __mmask8
-    }
-
-    #[inline(always)]
-    unsafe fn load_of(p: *const f64, _: __mmask8) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe { Self::load(p) }
-    }
-
-    // A masked multiply-add costs no more than one without a mask. A masked load would keep the
-    // multiply-add from taking its operand from memory.
-    #[inline(always)]
-    unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask8) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_mask3_fmadd_pd(scalars.0, self.0, c.0, lanes)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mask(position: isize, width: usize) -> __mmask8 {
-        let (from, to) = lanes_in_row(Self::LANES, position, width);
-        (first(to) & !first(from)) as __mmask8
-    }
-
-    #[inline(always)]
-    unsafe fn load_lanes(p: *const f64, mask: __mmask8) -> Self {
-        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
-        unsafe { Self(_mm512_maskz_loadu_pd(mask, p)) }
-    }
-
-    #[inline(always)]
-    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-    fn advance(p: *const f64, step: usize) -> *const f64 {
-        let mut next = p.wrapping_add(step);
-        // SAFETY: no instruction.
-        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
-        next
-    }
-
-    #[inline(always)]
-    unsafe fn advance_after(p: *const f64, step: usize, x: Self) -> *const f64 {
-        // A function of its own, because registers of this class need the feature.
-        #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-        #[target_feature(enable = "avx512f")]
-        #[inline]
-        fn after(p: *const f64, x: __m512d) -> *const f64 {
-            let mut after = p;
-            // SAFETY: no instruction.
-            unsafe {
-                core::arch::asm!("/* {0} {1} */", inout(reg) after, in(zmm_reg) x, options(pure, nomem, nostack, preserves_flags));
-            }
-            after
-        }
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { after(p.wrapping_add(step), x.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn zip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
-            let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
-            (Self(_mm512_permutex2var_pd(self.0, low, b.0)), Self(_mm512_permutex2var_pd(self.0, high, b.0)))
-        }
-    }
-}
-
-/// A mask of the first `n` lanes.
-#[inline(always)]
-fn first(n: usize) -> u32 {
-    ((1_u64 << n) - 1) as u32
-}
-
-/// Tables of indices that take every M-th element out of M vectors: `[p][s]` adds the elements
-/// that vector s has for result p to those of the vectors before it.
-struct Every<const M: usize>;
-
-/// Computes the table `[p][s][lane]`. Lane `lane` of result p is element `e = p + M * lane`,
-/// which is lane `e % LANES` of vector `e / LANES`. Indices from LANES on name lanes of the
-/// second operand.
-macro_rules! every {
-    ($name:ident, $int:ty, $lanes:literal) => {
-        const $name: [[[$int; $lanes]; M]; M] = {
-            let mut table = [[[0; $lanes]; M]; M];
-            let mut p = 0;
-            while p < M {
-                let mut s = 1;
-                while s < M {
-                    let mut lane = 0;
-                    while lane < $lanes {
-                        let element = p + M * lane;
-                        let (vector, place) = (element / $lanes, (element % $lanes) as $int);
-                        table[p][s][lane] = if vector == s {
-                            $lanes + place
-                        } else if s == 1 {
-                            place
-                        } else {
-                            lane as $int
-                        };
-                        lane += 1;
-                    }
-                    s += 1;
-                }
-                p += 1;
-            }
-            table
-        };
-    };
-}
-
-impl<const M: usize> Every<M> {
-    every!(F32, i32, 16);
-    every!(F64, i64, 8);
 }
