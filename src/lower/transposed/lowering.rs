@@ -98,8 +98,10 @@ impl<T: Element> Transposed<T> {
         let (mut at, mut step) = (0, self.phases[r.len()].axis.output);
         for (i, r) in r.iter().enumerate().rev() {
             let positions = self.planes.range(slab, i);
-            at += step * self.phases[i].output(positions.start + row % positions.len(), *r)?;
-            row /= positions.len();
+            // The row is the position on the axis that is cut, of which there is one on the axes before.
+            let position = if i > slab.axis { row % positions.len() } else { row };
+            row = if i > slab.axis { row / positions.len() } else { 0 };
+            at += step * self.phases[i].output(positions.start + position, *r)?;
             step *= self.phases[i].axis.output;
         }
         Some(at)

@@ -42,6 +42,42 @@ pub(super) struct PhaseSums<'t, A> {
     pub(super) outputs: &'t mut [A],
 }
 
+/// A strip of a slab's columns, as wide as a tile. It is changed in place and never moved, for the same
+/// reason as [`PhasePanel`] has no slices.
+#[derive(Default)]
+struct PhaseStrip {
+    vectors: Range<usize>,
+    /// The strip's runs of outputs are the first `count` of the list. The strip may have more of
+    /// them, from row `row` of the slab on, if the list is full.
+    runs: [Run; STRIP_RUNS],
+    count: usize,
+    row: usize,
+    /// Where the pairs of each vector go in a channel of Y. Valid if pairs are stored.
+    places: [usize; MOST_PAIRED_VECTORS],
+}
+
+impl PhaseStrip {
+    fn runs(&self) -> &[Run] {
+        &self.runs[..self.count]
+    }
+
+    /// Finds where the pairs of outputs of each vector go. Returns whether pairs can be stored:
+    /// each vector has pairs of one run only, and none of them is cropped.
+    fn find_pairs(&mut self, lanes: usize) -> bool {
+        let runs = &self.runs[..self.count];
+        for (vector, place) in self.places[..self.vectors.len()].iter_mut().enumerate() {
+            let Some(run) = runs.iter().rfind(|run| run.from <= vector * lanes) else { return false };
+            // The run may begin with the second output of its first pair.
+            let Some(first) = (2 * (vector * lanes - run.from)).checked_sub(run.phase) else { return false };
+            if first + 2 * lanes > run.len {
+                return false;
+            }
+            *place = run.at + first;
+        }
+        true
+    }
+}
+
 /// A panel of output channels. It has no slices: they are made where they are used. A slice is a
 /// pointer and a length. If both are written to the stack and copied as one value, the copy waits
 /// for all stores before it, those of the last tile into Y too.
@@ -82,8 +118,7 @@ impl<T: Element> Transposed<T> {
         }
         let is_paired = self.mode == PhaseMode::Paired && sink.pairs().is_some();
         let together = if is_paired && self.is_near { panels.len().max(1) } else { 1 };
-        // Where the pairs of each vector of a strip go in a channel of Y.
-        let mut pairs = [0; MOST_PAIRED_VECTORS];
+        let mut strip = PhaseStrip::default();
         for first in panels.clone().step_by(together) {
             let part = first..(first + together).min(panels.end);
             if self.k_blocks > 1 {
@@ -92,17 +127,17 @@ impl<T: Element> Transposed<T> {
             let mut vector = 0;
             while vector < here.vectors {
                 let nrv = self.tiles.width(here.vectors - vector)[0].nrv();
-                let strip = vector..vector + nrv;
+                self.set_strip(here, vector..vector + nrv, &mut strip);
                 vector += nrv;
-                if is_paired && self.find_pairs(here, &strip, &mut pairs) {
-                    self.store_pairs(sink, here, (part.clone(), panels.end), (&strip, &pairs), sums.sums);
+                if is_paired && strip.find_pairs(self.tiles.lanes) {
+                    self.store_pairs(sink, here, (part.clone(), panels.end), &strip, sums.sums);
                     continue;
                 }
                 for p in part.clone() {
                     let panel = self.panel(here, p, panels.end);
                     if self.k_blocks == 1 {
-                        self.fetch(sink, here, &panel, &strip);
-                        self.multiply(sink.io, here, &panel, strip.clone(), sums.sums);
+                        self.fetch(sink, &panel, strip.runs());
+                        self.multiply(sink.io, here, &panel, strip.vectors.clone(), sums.sums);
                     }
                     self.interleave(sink, here, &panel, &strip, sums);
                 }
@@ -112,10 +147,9 @@ impl<T: Element> Transposed<T> {
 
     /// Prefetches the lines of a large Y that a tile will be stored to. Otherwise stores that miss the caches
     /// would wait for them, one after the other.
-    fn fetch(&self, sink: &Sink<'_, '_, T>, here: &SlabPhase<'_, T::Acc>, panel: &PhasePanel, strip: &Range<usize>) {
+    fn fetch(&self, sink: &Sink<'_, '_, T>, panel: &PhasePanel, runs: &[Run]) {
         if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
-            let fetch = |runs: &[Run]| self.weave.fetch(runs, panel.height, &y, self.positions);
-            self.for_each_runs::<STRIP_RUNS>(here, &self.columns_of(strip), fetch);
+            self.weave.fetch(runs, panel.height, &y, self.positions);
         }
     }
 
@@ -130,43 +164,30 @@ impl<T: Element> Transposed<T> {
         vectors.start * self.tiles.lanes..vectors.end * self.tiles.lanes
     }
 
-    /// The first row of a slab with a column of `columns`.
-    fn first_row(&self, here: &SlabPhase<'_, T::Acc>, columns: &Range<usize>) -> usize {
+    /// Sets `strip` to some vectors of the slab.
+    fn set_strip(&self, here: &SlabPhase<'_, T::Acc>, vectors: Range<usize>, strip: &mut PhaseStrip) {
+        let columns = self.columns_of(&vectors);
         let begins = &self.row_columns[..here.places.len()];
-        begins.partition_point(|begin| begin + here.along.len() <= columns.start)
+        let row = begins.partition_point(|begin| begin + here.along.len() <= columns.start);
+        (strip.count, strip.row) = self.runs(here, &columns, row, &mut strip.runs);
+        strip.vectors = vectors;
     }
 
-    /// Calls `store` with the runs of outputs of some columns of a slab, at most `MOST` at a time.
-    fn for_each_runs<const MOST: usize>(
+    /// Calls `store` with the runs of outputs of some columns of a slab, from row `row` of the slab on,
+    /// some at a time.
+    fn for_each_runs(
         &self,
         here: &SlabPhase<'_, T::Acc>,
         columns: &Range<usize>,
+        mut row: usize,
         mut store: impl FnMut(&[Run]),
     ) {
-        let mut runs = [Run::default(); MOST];
-        let (mut count, mut row) = (MOST, self.first_row(here, columns));
-        while count == MOST {
+        let mut runs = [Run::default(); SLAB_RUNS];
+        let mut count = SLAB_RUNS;
+        while count == SLAB_RUNS {
             (count, row) = self.runs(here, columns, row, &mut runs);
             store(&runs[..count]);
         }
-    }
-
-    /// Finds where the pairs of outputs of each vector of a strip go. Returns whether pairs can be
-    /// stored: each vector has pairs of one run only, and none of them is cropped.
-    fn find_pairs(&self, here: &SlabPhase<'_, T::Acc>, strip: &Range<usize>, places: &mut [usize]) -> bool {
-        let (columns, lanes) = (self.columns_of(strip), self.tiles.lanes);
-        let mut runs = [Run::default(); STRIP_RUNS];
-        let (count, _) = self.runs(here, &columns, self.first_row(here, &columns), &mut runs);
-        for (vector, place) in places[..strip.len()].iter_mut().enumerate() {
-            let Some(run) = runs[..count].iter().rfind(|run| run.from <= vector * lanes) else { return false };
-            // The run may begin with the second output of its first pair.
-            let Some(first) = (2 * (vector * lanes - run.from)).checked_sub(run.phase) else { return false };
-            if first + 2 * lanes > run.len {
-                return false;
-            }
-            *place = run.at + first;
-        }
-        true
     }
 
     /// Finds the runs of outputs of some columns of a slab, from row `row` of the slab on. Fills
@@ -262,22 +283,27 @@ impl<T: Element> Transposed<T> {
         sink: &Sink<'_, '_, T>,
         here: &SlabPhase<'_, T::Acc>,
         panel: &PhasePanel,
-        strip: &Range<usize>,
+        strip: &PhaseStrip,
         sums: &mut PhaseSums<'_, T::Acc>,
     ) {
-        let columns = self.columns_of(strip);
+        let columns = self.columns_of(&strip.vectors);
         let (nr, slots) = (columns.len(), &self.slots);
-        let tile = &mut sums.sums[self.strip_at(panel.height, strip.start)..];
+        let tile = &mut sums.sums[self.strip_at(panel.height, strip.vectors.start)..];
         if slots.count > slots.with_taps {
             tile[slots.with_taps * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
         let strands = Strands { sums: tile, slots: &slots.of_strand, step: panel.height * nr, pitch: nr };
-        self.for_each_runs::<STRIP_RUNS>(here, &columns, |runs| {
+        let mut store = |runs: &[Run]| {
             self.store_runs(sink, panel, runs, sums.outputs, |first, runs, epilogue, y, ldy| {
                 let strands = Strands { sums: &strands.sums[first * nr..], ..strands };
                 self.weave.run(&strands, runs, epilogue, y, ldy);
             });
-        });
+        };
+        store(strip.runs());
+        // Very short rows have more runs than the list.
+        if strip.count == STRIP_RUNS {
+            self.for_each_runs(here, &columns, strip.row, store);
+        }
     }
 
     /// Stores some runs of outputs of all channels of a panel. `kernel` computes them for the channels
@@ -320,7 +346,7 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Computes some panels for one strip, and stores them as pairs at `places`. The panels of the task
+    /// Computes some panels for one strip, and stores them as pairs. The panels of the task
     /// end with `end`. `tile` is scratch.
     ///
     /// These tiles are short, so that whatever a call does beside its products counts.
@@ -329,23 +355,19 @@ impl<T: Element> Transposed<T> {
         sink: &Sink<'_, '_, T>,
         here: &SlabPhase<'_, T::Acc>,
         (panels, end): (Range<usize>, usize),
-        (strip, places): (&Range<usize>, &[usize; MOST_PAIRED_VECTORS]),
+        strip: &PhaseStrip,
         tile: &mut [T::Acc],
     ) {
         let (io, pass) = (sink.io, &here.outer.passes[0]);
-        let kernels = self.tiles.width(strip.len());
+        let kernels = self.tiles.width(strip.vectors.len());
         let (k, ldy) = (self.geometry.in_channels_per_group() * pass.taps, self.positions);
         let koff = pass.koff[0].rows(0..k);
-        let b = &here.planes[strip.start * self.tiles.lanes..];
+        let b = &here.planes[strip.vectors.start * self.tiles.lanes..];
         let weights_of = |panel: &PhasePanel| {
             let before = pass.before * self.geometry.in_channels_per_group() * panel.height;
             &io.weights[panel.channel * self.channel_weights + before..][..panel.height * pass.phases * k]
         };
-        let (places, len) = (&places[..strip.len()], 2 * self.tiles.lanes);
-        let mut runs = [Run::default(); MOST_PAIRED_VECTORS];
-        if self.is_far {
-            runs.iter_mut().zip(places).for_each(|(run, at)| *run = Run { at: *at, len, ..Run::default() });
-        }
+        let places = &strip.places[..strip.vectors.len()];
         // The epilogue is made once, before the panels. A kernel reads several of its values by one
         // load. If they had just been written one by one, that load would wait for all stores
         // before them.
@@ -354,14 +376,13 @@ impl<T: Element> Transposed<T> {
             let panel = self.panel(here, p, end);
             // While the first strip is multiplied, the next panel is fetched, a line with each
             // step of K.
-            let is_ahead = strip.start == 0 && panel.has_next;
+            let is_ahead = strip.vectors.start == 0 && panel.has_next;
             let ahead = if is_ahead { Ahead::lines(weights_of(&self.panel(here, p + 1, end))) } else { Ahead::NONE };
             epilogue.bias = &io.bias[panel.channel..panel.channel + panel.height];
-            let stores = places.iter().map(|place| Stores::row(panel.at + place, len).times(panel.height, ldy));
+            let run = 2 * self.tiles.lanes;
+            let stores = places.iter().map(|place| Stores::row(panel.at + place, run).times(panel.height, ldy));
             let mut y = sink.dest(panel.at, stores.clone()).expect("a type that kernels store");
-            if self.is_far {
-                self.weave.fetch(&runs[..places.len()], panel.height, &y, ldy);
-            }
+            self.fetch(sink, &panel, strip.runs());
             let (kernel, a) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel));
             kernel.finish_pairs(a, b, koff, ahead, tile, false, &mut y, ldy, places, &epilogue);
             sink.activate_stored(stores);
@@ -386,7 +407,7 @@ impl<T: Element> Transposed<T> {
             }
         }
         let strands = &strands[..self.slots.of_strand.len()];
-        self.for_each_runs::<SLAB_RUNS>(here, &self.columns_of(&(0..here.vectors)), |runs| {
+        self.for_each_runs(here, &self.columns_of(&(0..here.vectors)), 0, |runs| {
             self.store_runs(sink, channel, runs, outputs, |_, runs, epilogue, y, _| {
                 self.weave.sum(here.planes, strands, runs, epilogue, y);
             });
