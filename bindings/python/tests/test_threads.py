@@ -231,7 +231,8 @@ def test_threads_are_started_by_the_first_run_that_uses_them():
     planner, before = convoke.Planner(threads=5), threads()
     plan = planner.conv([1, 64, 56, 56], [64, 64, 3, 3])
     x, w = np.ones(plan.input_shape, np.float32), np.ones(plan.weight_shape, np.float32)
-    packed, other = plan.pack(w), planner.conv(plan.input_shape, plan.weight_shape).pack(w)
+    packed = plan.pack(w)
+    other = convoke.Planner(threads=5, algorithm="im2col:native").conv(plan.input_shape, plan.weight_shape).pack(w)
     # Runs that are refused.
     for refused in (lambda: plan.run(x[0], packed), lambda: plan.run(x, packed, out=x), lambda: plan.run(x, other)):
         with pytest.raises(convoke.Error):
