@@ -522,7 +522,8 @@ unsafe fn store_columns<V: Simd>(
             for i in 0..mr {
                 let at = i * store.ldy + column.offset;
                 let v = V::load(tile.add((i * nrv + j) * V::LANES));
-                finish.store(if column.mask == V::ALL { v } else { v.compress(column.mask) }, at, n);
+                let sums = if column.mask == V::ALL { v } else { v.compress(column.mask) };
+                finish.store_first(sums, store.y.add(at), n);
             }
         }
     }
@@ -558,7 +559,7 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
                 for (c, row) in rows.iter().enumerate().take(channels) {
                     let channel = j * V::LANES + c;
                     let sums = row.add(V::splat(*store.epilogue.bias.add(channel)));
-                    finish.store(sums, channel * store.ldy + first, n);
+                    finish.store_first(sums, store.y.add(channel * store.ldy + first), n);
                 }
             }
         }

@@ -221,7 +221,7 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usiz
                     break;
                 }
                 let sums = V::load(args.tile.add((i * nrv + j) * V::LANES));
-                finish.store(sums, i * args.ldy + first, n);
+                finish.store_first(sums, args.y.add(i * args.ldy + first), n);
             }
         }
     }

@@ -38,35 +38,39 @@ impl<V: Simd> VectorEpilogue<V> {
         Self { residual: epilogue.residual, bounds, y }
     }
 
-    /// Finishes `n` sums, which go to the elements from `at` on.
+    /// Finishes a vector of sums, which go to the elements from `y` on, an address in the destination.
     ///
     /// # Safety
     /// CPU: the ISA of `V`. Memory: those elements are writable, and the residual, unless it is null, is
-    /// readable for as many. `n <= LANES`.
+    /// readable for as many.
     #[inline(always)]
-    pub(crate) unsafe fn store(&self, sums: V, at: usize, n: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.store_to(sums, self.y.wrapping_add(at), n) }
+    pub(crate) unsafe fn store(&self, sums: V, y: *mut V::Elem) {
+        let [lo, hi] = self.bounds;
+        // SAFETY: the caller's promise of ISA and memory. Without a residual, no distance is computed.
+        unsafe {
+            let sums = if self.residual.is_null() { sums } else { sums.add(V::load(self.residual_at(y))) };
+            sums.clamp(lo, hi).store(y);
+        }
     }
 
-    /// Does the same as [`store`](Self::store) for the elements from `y` on, an address in the destination.
+    /// Does the same as [`store`](Self::store) for the first `n` sums. A choice between the two would take
+    /// registers from the loop around it, where `n` is not known.
     ///
     /// # Safety
-    /// As `store`.
+    /// As `store`, for `n <= LANES` elements.
     #[inline(always)]
-    pub(crate) unsafe fn store_to(&self, sums: V, y: *mut V::Elem, n: usize) {
+    pub(crate) unsafe fn store_first(&self, sums: V, y: *mut V::Elem, n: usize) {
         let [lo, hi] = self.bounds;
-        // SAFETY: the caller's promise of ISA and memory.
+        // SAFETY: as in `store`.
         unsafe {
-            let mut sums = sums;
-            // Without a residual, no distance is computed.
-            if !self.residual.is_null() {
-                let residual = self.residual.wrapping_byte_add(y.addr().wrapping_sub(self.y.addr()));
-                sums = sums.add(if n == V::LANES { V::load(residual) } else { V::load_first(residual, n) });
-            }
-            let sums = sums.clamp(lo, hi);
-            if n == V::LANES { sums.store(y) } else { sums.store_first(y, n) }
+            let sums = if self.residual.is_null() { sums } else { sums.add(V::load_first(self.residual_at(y), n)) };
+            sums.clamp(lo, hi).store_first(y, n);
         }
+    }
+
+    #[inline(always)]
+    fn residual_at(&self, y: *mut V::Elem) -> *const V::Elem {
+        self.residual.wrapping_byte_add(y.addr().wrapping_sub(self.y.addr()))
     }
 }
 

@@ -246,8 +246,11 @@ unsafe fn pairs<
             let y = y.wrapping_add(r * args.output.width);
             for (i, x) in [(0, a), (1, b)] {
                 let n = if MASKED { args.output.width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
-                if n > 0 {
-                    finish.store_to(x, y.wrapping_add(i * V::LANES).cast_mut(), n.min(V::LANES));
+                let y = y.wrapping_add(i * V::LANES).cast_mut();
+                if n >= V::LANES {
+                    finish.store(x, y);
+                } else if n > 0 {
+                    finish.store_first(x, y, n);
                 }
             }
         }

@@ -116,8 +116,11 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             for p in 0..P {
                 let at = (j * P + p) * V::LANES;
                 let n = n.saturating_sub(at).min(V::LANES);
-                if n > 0 {
-                    finish.store(v[p], run.at + done + at, n);
+                let y = args.y.wrapping_add(run.at + done + at);
+                if n == V::LANES {
+                    finish.store(v[p], y);
+                } else if n > 0 {
+                    finish.store_first(v[p], y, n);
                 }
             }
         }
@@ -403,7 +406,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                 let v = interleave::<V, P>(v);
                 for j in 0..P {
                     let at = at + (i * P + j) * V::LANES;
-                    finish.store(v[j].add(bias), at, V::LANES);
+                    finish.store(v[j].add(bias), args.y.add(at));
                 }
             }
             if rest > 0 {
@@ -415,7 +418,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                 for j in 0..P {
                     let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
                     if n > 0 {
-                        finish.store(v[j].add(bias), at + (whole * P + j) * V::LANES, n);
+                        finish.store_first(v[j].add(bias), args.y.add(at + (whole * P + j) * V::LANES), n);
                     }
                 }
             }

@@ -784,7 +784,7 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<'_, V::Elem>, at: usi
         // live in memory.
         for c in 0..V::LANES {
             if c < to.channels {
-                finish.store(t[c], at + c * to.channel_step, width);
+                finish.store_first(t[c], y.add(c * to.channel_step), width);
             }
         }
     }

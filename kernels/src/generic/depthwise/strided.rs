@@ -155,7 +155,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             V::prefetch_near(row.wrapping_add(ahead));
             V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
             let x = three::<V, MASKED>(row, &view);
-            finish.store(add_three(sum, x, w[2]), y, n);
+            store_row(&finish, add_three(sum, x, w[2]), output.y.wrapping_add(y), n);
             sum = add_three(bias, x, w[0]);
             y += output.y_row;
             row = V::advance(row, args.step);
@@ -168,9 +168,19 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             }
             row = V::advance(row, args.step);
         }
-        finish.store(sum, y, n);
+        store_row(&finish, sum, output.y.wrapping_add(y), n);
         let _ = row;
     }
+}
+
+/// Finishes `n` elements of a row, which go to `y`.
+///
+/// # Safety
+/// As [`VectorEpilogue::store_first`].
+#[inline(always)]
+unsafe fn store_row<V: Simd>(finish: &VectorEpilogue<V>, sums: V, y: *mut V::Elem, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { if n == V::LANES { finish.store(sums, y) } else { finish.store_first(sums, y, n) } }
 }
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for columns of
