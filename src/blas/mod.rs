@@ -10,6 +10,7 @@ mod blocks;
 mod foreign;
 mod native;
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
@@ -39,7 +40,7 @@ struct Product<'a, A> {
 /// Who multiplies.
 enum Backend<A: Compute> {
     /// Our kernels: for a full block of rows, and for the last one.
-    Native([Native<A>; 2]),
+    Native(Box<[Native<A>; 2]>),
     /// Another crate, and its name. It takes a row-major A.
     Foreign(&'static str, fn(Product<'_, A>)),
 }
@@ -76,7 +77,7 @@ impl<A: Compute> BlockedGemm<A> {
             Native::new(machine, (height, k.size(), ld), layout.map(|layout| layout[block]))
         };
         let backend = match blas {
-            Blas::Native => Backend::Native([native(0)?, native(1)?]),
+            Blas::Native => Backend::Native(Box::new([native(0)?, native(1)?])),
             #[cfg(feature = "blas-gemm")]
             Blas::Gemm => Backend::Foreign("gemm crate", foreign::gemm),
             #[cfg(feature = "blas-matrixmultiply")]
@@ -93,7 +94,7 @@ impl<A: Compute> BlockedGemm<A> {
     /// The name of the kernel, or of the crate that has it.
     pub(crate) fn kernel(&self) -> &'static str {
         match &self.backend {
-            Backend::Native([full, _]) => full.name(),
+            Backend::Native(natives) => natives[0].name(),
             Backend::Foreign(name, _) => name,
         }
     }
@@ -109,7 +110,7 @@ impl<A: Compute> BlockedGemm<A> {
     /// Values of B, of C and of the backend's scratch.
     pub(crate) fn lens(&self) -> [usize; 3] {
         let tile = match &self.backend {
-            Backend::Native([full, last]) => full.tile_len().max(last.tile_len()),
+            Backend::Native(natives) => natives[0].tile_len().max(natives[1].tile_len()),
             Backend::Foreign(..) => 0,
         };
         [self.k.size() * self.ld, self.rows.size() * self.ld, tile]
