@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{FlopRate, Yardstick};
 use convoke::{DType, Isa};
-use convoke_kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
+use convoke_kernels::weave::{MOST_VECTORS, OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Dest, Epilogue, Real, Residual, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels,
@@ -124,7 +124,7 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
     let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };
     let (mut y, bias) = (vec![T::ZERO; LEN], [T::ZERO]);
     let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
-    let runs = [Run { from: 0, phase: 0, at: 0, len: LEN }];
+    let runs = [OutputRun { from: 0, phase: 0, at: 0, len: LEN }];
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/weave", kernel.name()), |b| {
         b.iter(|| kernel.run(black_box(&strands), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));

@@ -23,7 +23,7 @@ pub struct Strands<'a, T> {
 /// A run of neighbours in a row of output. Neighbour i is element `from + (phase + i) / phases`
 /// of strand `(phase + i) % phases`.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Run {
+pub struct OutputRun {
     /// Where the run begins in its strands.
     pub from: usize,
     /// The strand of the first neighbour.
@@ -48,7 +48,7 @@ pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) step: usize,
     pub(crate) pitch: usize,
     pub(crate) rows: usize,
-    pub(crate) runs: &'a [Run],
+    pub(crate) runs: &'a [OutputRun],
     pub(crate) epilogue: EpilogueArgs<T>,
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
@@ -80,7 +80,7 @@ pub const MOST_SUMS: usize = 8;
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
     pub(crate) sums: &'a [Sum<'a, T>],
-    pub(crate) runs: &'a [Run],
+    pub(crate) runs: &'a [OutputRun],
     pub(crate) epilogue: EpilogueArgs<T>,
     pub(crate) y: *mut T,
 }
@@ -192,7 +192,7 @@ pub struct WeaveKernel<T: 'static> {
 }
 
 /// The end of what runs write in `rows` rows that begin `ldy` apart.
-fn end_of_runs(runs: &[Run], rows: usize, ldy: usize) -> usize {
+fn end_of_runs(runs: &[OutputRun], rows: usize, ldy: usize) -> usize {
     let end = runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0);
     rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
 }
@@ -234,7 +234,7 @@ impl<T: Real> WeaveKernel<T> {
     ///
     /// # Panics
     /// If the destination is too short.
-    pub fn fetch(&self, runs: &[Run], rows: usize, y: &Dest<'_, T>, ldy: usize) {
+    pub fn fetch(&self, runs: &[OutputRun], rows: usize, y: &Dest<'_, T>, ldy: usize) {
         // Rows at one place are fetched once.
         let rows = if ldy == 0 { rows.min(1) } else { rows };
         // Nothing is accessed, but more than there is would be fetched for years.
@@ -255,7 +255,14 @@ impl<T: Real> WeaveKernel<T> {
     /// # Panics
     /// If a slice is too short, a run begins with a strand that does not exist, or there are not
     /// 1, 2, 4 or 8 phases.
-    pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], epilogue: &Epilogue<'_, T>, y: &mut Dest<'_, T>) {
+    pub fn sum(
+        &self,
+        x: &[T],
+        sums: &[Sum<'_, T>],
+        runs: &[OutputRun],
+        epilogue: &Epilogue<'_, T>,
+        y: &mut Dest<'_, T>,
+    ) {
         let phases = sums.len();
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
         let (mut read, written) = (0, end_of_runs(runs, 1, 0));
@@ -285,7 +292,7 @@ impl<T: Real> WeaveKernel<T> {
     pub fn run(
         &self,
         strands: &Strands<'_, T>,
-        runs: &[Run],
+        runs: &[OutputRun],
         epilogue: &Epilogue<'_, T>,
         y: &mut Dest<'_, T>,
         ldy: usize,

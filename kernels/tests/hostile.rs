@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::weave::{PhasePick, Picks, RowPick, Run, Strands, Sum};
+use convoke_kernels::weave::{OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
 use convoke_kernels::winograd::{Spare, Tile};
 use convoke_kernels::{
     Ahead, Column, DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, Epilogue, FlatInput,
@@ -146,7 +146,7 @@ fn weaving_one_row_has_no_use_for_a_distance_of_rows() {
         for phases in [1, 2, 3, 4, 8] {
             let slots = vec![0; phases];
             let strands = Strands { sums: &[2.0; 9], slots: &slots, step: HUGE, pitch: HUGE };
-            let runs = [Run { from: 0, phase: 0, at: 7, len: 5 }, Run { from: 3, phase: 0, at: 2, len: 1 }];
+            let runs = [OutputRun { from: 0, phase: 0, at: 7, len: 5 }, OutputRun { from: 3, phase: 0, at: 2, len: 1 }];
             let mut y = [0.0; 12];
             kernel.run(&strands, &runs, &epilogue(&[1.0]), &mut Dest::from_slice(&mut y), HUGE);
             kernel.fetch(&runs, 1, &Dest::from_slice(&mut y), HUGE);
@@ -157,17 +157,17 @@ fn weaving_one_row_has_no_use_for_a_distance_of_rows() {
 
 #[test]
 fn weaving_runs_of_huge_sizes_is_refused() {
-    let weave = |run: Run, ldy: usize, rows: usize| {
+    let weave = |run: OutputRun, ldy: usize, rows: usize| {
         let strands = Strands { sums: &[2.0; 9], slots: &[0, 0], step: 0, pitch: 0 };
         let y = &mut [0.0; 99];
         weave_kernel().run(&strands, &[run], &epilogue(&vec![0.0; rows]), &mut Dest::from_slice(y), ldy);
     };
-    let run = Run { from: 1, phase: 1, at: 3, len: 4 };
+    let run = OutputRun { from: 1, phase: 1, at: 3, len: 4 };
     weave(run, 9, 3);
-    refused("the strands are too short", || weave(Run { from: HUGE, ..run }, 9, 3));
-    refused("the strands are too short", || weave(Run { len: HUGE, ..run }, 9, 3));
-    refused("a run begins with a strand", || weave(Run { phase: HUGE, ..run }, 9, 3));
-    refused("the destination is too short", || weave(Run { at: HUGE, ..run }, 9, 3));
+    refused("the strands are too short", || weave(OutputRun { from: HUGE, ..run }, 9, 3));
+    refused("the strands are too short", || weave(OutputRun { len: HUGE, ..run }, 9, 3));
+    refused("a run begins with a strand", || weave(OutputRun { phase: HUGE, ..run }, 9, 3));
+    refused("the destination is too short", || weave(OutputRun { at: HUGE, ..run }, 9, 3));
     refused("the destination is too short", || weave(run, HUGE, 3));
 }
 
@@ -175,15 +175,15 @@ fn weaving_runs_of_huge_sizes_is_refused() {
 #[test]
 fn fetching_more_than_the_destination_is_refused() {
     let y = &mut [0.0; 99];
-    let mut fetch = |run: Run, rows: usize, ldy: usize| {
+    let mut fetch = |run: OutputRun, rows: usize, ldy: usize| {
         weave_kernel().fetch(&[run], rows, &Dest::from_slice(y), ldy);
     };
-    let run = Run { from: 0, phase: 0, at: 9, len: 10 };
+    let run = OutputRun { from: 0, phase: 0, at: 9, len: 10 };
     fetch(run, 9, 10);
     // Rows at one place.
     fetch(run, HUGE, 0);
-    refused("the destination is too short", || fetch(Run { len: HUGE, ..run }, 9, 10));
-    refused("the destination is too short", || fetch(Run { at: HUGE, ..run }, 9, 10));
+    refused("the destination is too short", || fetch(OutputRun { len: HUGE, ..run }, 9, 10));
+    refused("the destination is too short", || fetch(OutputRun { at: HUGE, ..run }, 9, 10));
     refused("the destination is too short", || fetch(run, HUGE, 1));
     refused("the destination is too short", || fetch(run, 10, 10));
     refused("the destination is too short", || fetch(run, 2, HUGE));
@@ -192,15 +192,15 @@ fn fetching_more_than_the_destination_is_refused() {
 #[test]
 fn sums_of_runs_of_huge_sizes_are_refused() {
     let none = RowOffsets::new(Vec::new());
-    let sum = |run: Run| {
+    let sum = |run: OutputRun| {
         let sums = [Sum { w: &[], koff: none.rows(0..0) }];
         weave_kernel().sum(&[], &sums, &[run], &epilogue(&[1.0]), &mut Dest::from_slice(&mut [0.0; 99]));
     };
-    let run = Run { from: 1, phase: 0, at: 3, len: 40 };
+    let run = OutputRun { from: 1, phase: 0, at: 3, len: 40 };
     sum(run);
-    refused("a run begins beyond the address space", || sum(Run { from: HUGE, ..run }));
-    refused("a run begins beyond the address space", || sum(Run { from: HUGE - 30, ..run }));
-    refused("the destination is too short", || sum(Run { at: HUGE, ..run }));
+    refused("a run begins beyond the address space", || sum(OutputRun { from: HUGE, ..run }));
+    refused("a run begins beyond the address space", || sum(OutputRun { from: HUGE - 30, ..run }));
+    refused("the destination is too short", || sum(OutputRun { at: HUGE, ..run }));
 }
 
 /// Calls `pick` for rows of three elements, of which some are padding.

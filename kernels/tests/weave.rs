@@ -1,7 +1,7 @@
 //! Checks weaving kernels against loops, on every ISA, for any number of phases and every length
 //! of runs.
 
-use convoke_kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
+use convoke_kernels::weave::{MOST_VECTORS, OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 /// Marks elements that no kernel may write.
@@ -28,7 +28,7 @@ fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
 fn compare<T: Real>(
     y: &[T],
     ldy: usize,
-    runs: &[Run],
+    runs: &[OutputRun],
     rows: usize,
     context: &str,
     want: impl Fn(usize, usize, usize) -> T,
@@ -54,8 +54,8 @@ fn weave<T: Real>() {
                 let slots: Vec<_> = (0..phases).map(|p| (p * 5 + 2) % phases).collect();
                 let sums = values::<T>(phases * rows * nr, len);
                 let runs = [
-                    Run { from: 1, phase: 0, at: 2, len },
-                    Run { from: 0, phase: len % phases, at: len + 5, len: len / 2 },
+                    OutputRun { from: 1, phase: 0, at: 2, len },
+                    OutputRun { from: 0, phase: len % phases, at: len + 5, len: len / 2 },
                 ];
                 let ldy = 2 * len + 7;
                 let residual = values::<T>(rows * ldy, 5);
@@ -91,8 +91,8 @@ fn sum<T: Real>() {
                 let sums: Vec<_> = (0..phases).map(|p| Sum { w: &w[p], koff: koff[p].rows(0..taps(p)) }).collect();
                 let x = values::<T>(40 + len + (MOST_VECTORS + 1) * 16, 3);
                 let runs = [
-                    Run { from: 1, phase: 0, at: 2, len },
-                    Run { from: 9, phase: len % phases, at: len + 5, len: len / 2 },
+                    OutputRun { from: 1, phase: 0, at: 2, len },
+                    OutputRun { from: 9, phase: len % phases, at: len + 5, len: len / 2 },
                 ];
                 let residual = values::<T>(2 * len + 7, 5);
                 for residual in [None, Some(&residual[..])] {
@@ -244,7 +244,7 @@ fn sums_are_woven() {
 #[test]
 fn fetching_writes_nothing() {
     on_every_kernel::<f32>(|kernel| {
-        let runs = [Run { from: 0, phase: 0, at: 60, len: 40 }, Run { from: 0, phase: 0, at: 9, len: 40 }];
+        let runs = [OutputRun { from: 0, phase: 0, at: 60, len: 40 }, OutputRun { from: 0, phase: 0, at: 9, len: 40 }];
         let mut y = [UNTOUCHED as f32; 300];
         kernel.fetch(&runs, 3, &Dest::from_slice(&mut y), 100);
         assert_eq!(y, [UNTOUCHED as f32; 300]);

@@ -1,4 +1,4 @@
-//! Lengths in blocks.
+//! Lengths in blocks, and the product of one block.
 
 use core::ops::Range;
 
@@ -40,6 +40,23 @@ impl Blocks {
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
         (0..self.count()).map(|index| self.range(index))
     }
+}
+
+/// The operands of a product over one block of K.
+pub(super) struct Product<'a, A> {
+    pub(super) rows: usize,
+    /// Columns of A, which are the rows of B.
+    pub(super) k: usize,
+    /// Columns of B and C.
+    pub(super) n: usize,
+    pub(super) a: &'a [A],
+    pub(super) b: &'a [A],
+    pub(super) c: &'a mut [A],
+    /// Elements from one row of B to the next, and from one row of C to the next. Whole rows may be
+    /// read and written.
+    pub(super) ld: usize,
+    /// Whether the product is added to C. If not, the old values of C are not read.
+    pub(super) accumulate: bool,
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! operands, into memory that they allocate. A is row-major.
 #![expect(unsafe_code, reason = "the crates' interfaces are raw pointers")]
 
-use super::Product;
+use super::blocks::Product;
 use crate::element::Compute;
 
 impl<A> Product<'_, A> {

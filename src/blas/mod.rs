@@ -18,24 +18,8 @@ use crate::choice::Blas;
 use crate::element::Compute;
 use crate::machine::Machine;
 pub(crate) use blocks::Blocks;
+use blocks::Product;
 use native::Native;
-
-/// The operands of a product over one block of K.
-struct Product<'a, A> {
-    rows: usize,
-    /// Columns of A, which are the rows of B.
-    k: usize,
-    /// Columns of B and C.
-    n: usize,
-    a: &'a [A],
-    b: &'a [A],
-    c: &'a mut [A],
-    /// Elements from one row of B to the next, and from one row of C to the next. Whole rows may be
-    /// read and written.
-    ld: usize,
-    /// Whether the product is added to C. If not, the old values of C are not read.
-    accumulate: bool,
-}
 
 /// Who multiplies.
 enum Backend<A: Compute> {

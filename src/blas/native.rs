@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Dest, RowOffsets, StoreMap};
 
-use super::Product;
+use super::blocks::Product;
 use crate::element::Compute;
 use crate::lower::engine::{SpatialTiles, lanes};
 use crate::lower::sink::no_epilogue;

@@ -7,7 +7,7 @@ use core::fmt;
 
 use convoke_kernels::winograd::Tile;
 
-use crate::choice::Blas;
+use crate::choice::{Algorithm, Blas};
 use crate::units::Count;
 
 /// What packed weights depend on, besides operator, shape of W, attributes, element type and ISA: two
@@ -62,6 +62,21 @@ struct SavedTile {
 }
 
 impl WeightLayout {
+    /// The algorithm that packs so, without its backend. That of W itself is the one that accepts every layer.
+    pub(crate) fn algorithm(&self) -> &'static str {
+        match self {
+            Self::AsGiven => Algorithm::NAIVE.0,
+            Self::Panels { .. } => "gemm",
+            Self::ChannelPanels { .. } => "channel-gemm",
+            Self::Blas { .. } => "im2col",
+            Self::BlasColumns { .. } => "col2im",
+            Self::PhasePanels { .. } => "transposed",
+            Self::Winograd { .. } => Algorithm::WINOGRAD.0,
+            Self::Depthwise { .. } => "depthwise",
+            Self::Grouped { .. } => "grouped",
+        }
+    }
+
     /// Why weights of this layout cannot be used.
     pub(crate) fn mismatch(&self) -> String {
         format!("the weights are packed otherwise: {self}")

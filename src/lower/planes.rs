@@ -179,7 +179,7 @@ const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
 const CHANNELS_IN_REACH: usize = 64;
 
 /// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
-fn sizes(axes: &[Axis], cut: SlabCut) -> Option<PlaneSizes> {
+pub(crate) fn sizes(axes: &[Axis], cut: SlabCut) -> Option<PlaneSizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
         let here = positions_on(axes, cut, i);

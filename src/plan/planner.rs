@@ -22,6 +22,7 @@ use crate::error::{Error, bail};
 use crate::exec::Line;
 use crate::exec::split::{self, Shape, Tasks};
 use crate::lower::contract::{Lowering, Offer, Recipe, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::{exact, registry};
 use crate::machine::{self, Isa, Machine};
 use crate::{ErrorKind, Geometry, Operator};
@@ -413,7 +414,7 @@ impl Planner {
             let refusals = estimates.iter().filter_map(refusal).collect::<Vec<_>>().join("; ");
             let reason = match packed {
                 _ if !refusals.is_empty() => refusals,
-                Some(format) => format!("no algorithm can use the weights, which are packed {}", format.layout),
+                Some(format) => unreadable(&format.layout, &estimates),
                 None => String::from("no algorithm can be used"),
             };
             return Err(Refusal { kind: ErrorKind::Unavailable, reason });
@@ -509,6 +510,15 @@ impl Planner {
             explanation: Once::new(),
         }
     }
+}
+
+/// Why no algorithm can use weights of a layout, with the reason of the one that packs so if it has one of its own.
+fn unreadable(layout: &WeightLayout, estimates: &[Estimate]) -> String {
+    let packs_so = |name: &str| name.split(':').next() == Some(layout.algorithm());
+    let own = estimates.iter().filter(|estimate| packs_so(estimate.algorithm.name()));
+    let reason = own.filter_map(|estimate| estimate.cost.as_ref().err()).find(|reason| **reason != layout.mismatch());
+    let reason = reason.map_or(String::new(), |reason| format!("; {} cannot: {reason}", layout.algorithm()));
+    format!("no algorithm can use the weights, which are packed {layout}{reason}")
 }
 
 impl<T: Element> Method<T> {

@@ -13,7 +13,7 @@ use super::VectorEpilogue;
 use crate::Real;
 use crate::simd::{Simd, mask_in_row};
 use crate::ukernel::EpilogueArgs;
-use crate::weave::{PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
+use crate::weave::{OutputRun, PhasePick, PickArgs, Picks, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -58,7 +58,7 @@ pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
-unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &Run) {
+unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &OutputRun) {
     // SAFETY: all blocks but the last are whole, so that each block begins at a vector of its
     // strands, and NV <= MOST_VECTORS.
     unsafe {
@@ -84,7 +84,7 @@ unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V
 #[inline(always)]
 unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     args: &SumArgs<'_, V::Elem>,
-    run: &Run,
+    run: &OutputRun,
     done: usize,
     n: usize,
 ) {
@@ -382,7 +382,7 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
-unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run) {
+unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &OutputRun) {
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
     // stores at `at + len` of the row.
     unsafe {
@@ -434,7 +434,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
 /// The strand that element `p` of a run belongs to, and how many elements behind the run's
 /// beginning it starts in that strand: 0 or 1.
 #[inline(always)]
-fn strand<const P: usize>(run: &Run, p: usize) -> (usize, usize) {
+fn strand<const P: usize>(run: &OutputRun, p: usize) -> (usize, usize) {
     let strand = run.phase + p;
     if strand < P { (strand, 0) } else { (strand - P, 1) }
 }
@@ -461,7 +461,7 @@ fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
-unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize) {
+unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &OutputRun, c: usize) {
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(phases)` at the latest,
     // the stores at `at + len` of the row.
     unsafe {

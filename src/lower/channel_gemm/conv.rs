@@ -18,7 +18,7 @@ use core::ops::Range;
 use convoke_kernels::{ChannelKernel, Isa, RowOffsets};
 
 use super::last_steps::LastSteps;
-use super::source::{BareRows, Source, SourceSlab};
+use super::source::{BareRows, ChannelSource, SourceSlab};
 use super::taps::{OuterTaps, RowPiece};
 use super::weights::ChannelWeights;
 use crate::element::Element;
@@ -73,8 +73,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let ConvSearch { geometry, .. } = search;
     let build: Build<'a, T> = Box::new(move || {
         let source = match slabs.source {
-            SlabSource::Padded(cut, _) => Source::Padded(PaddedPlanes::new(&geometry, cut)),
-            SlabSource::Bare(rows) => Source::Bare(rows),
+            SlabSource::Padded(cut, _) => ChannelSource::Padded(PaddedPlanes::new(&geometry, cut)),
+            SlabSource::Bare(rows) => ChannelSource::Bare(rows),
         };
         Box::new(ChannelConv {
             isa: request.isa(),
@@ -378,7 +378,7 @@ struct ChannelConv<T: Element> {
     finish: Finish<T::Acc>,
     /// The pieces of a row of a full slab, and of the last one along the last axis.
     rows: [Vec<RowPiece<T::Acc>>; 2],
-    source: Source,
+    source: ChannelSource,
     split: GemmSplit,
     /// The row offsets of a full block of K, and of the last one.
     koff: [RowOffsets; 2],
@@ -509,7 +509,7 @@ impl<T: Element> ChannelConv<T> {
         taps_of_next: &mut OuterTaps,
     ) -> Option<(&'static ChannelKernel<T::Acc>, usize)> {
         // Rows without padding have nothing that the taps of another row could read.
-        if matches!(self.source, Source::Bare(_)) || row + 1 == block.rows || !taps.is_one_run() {
+        if matches!(self.source, ChannelSource::Bare(_)) || row + 1 == block.rows || !taps.is_one_run() {
             return None;
         }
         let kernel = block.pieces[0].tiles.two_rows(channels)?;

@@ -11,7 +11,7 @@ use crate::lower::planes::{self, PaddedPlanes, Slab};
 use crate::{Axis, Geometry};
 
 /// The copy of X that tasks read.
-pub(super) enum Source {
+pub(super) enum ChannelSource {
     Padded(PaddedPlanes),
     Bare(BareRows),
 }
@@ -29,7 +29,7 @@ enum SlabAt {
     Bare(usize),
 }
 
-impl Source {
+impl ChannelSource {
     /// Slab number `index`.
     pub(super) fn slab(&self, index: usize) -> SourceSlab {
         match self {

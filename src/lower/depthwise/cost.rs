@@ -2,7 +2,7 @@
 
 use convoke_kernels::Real;
 
-use super::plan::{DepthwisePlan, Source};
+use super::plan::{DepthwisePlan, DepthwiseSource};
 use super::taps::Along;
 use crate::Geometry;
 use crate::machine::{Item, Machine, Work};
@@ -12,39 +12,39 @@ pub(super) struct DepthwiseCost<'a, A: Real> {
     pub(super) machine: &'a Machine,
     pub(super) geometry: &'a Geometry,
     pub(super) plan: &'a DepthwisePlan<A>,
-    /// Groups that lie side by side in a vector.
-    pub(super) lanes: usize,
 }
 
 impl<A: Real> DepthwiseCost<'_, A> {
-    /// What all units take.
+    /// What all tasks take.
     pub(super) fn work(&self) -> Work {
-        let Self { machine, geometry, plan, lanes } = self;
+        let Self { machine, geometry, plan } = self;
+        // Groups that lie side by side in a vector.
+        let lanes = if plan.taps.along == Along::Channels { plan.unit_groups } else { 1 };
         let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let is_grouped = geometry.group > 1 && inputs.max(outputs) > 1;
         let factor = if is_grouped { machine.prices().direct_groups } else { 1.0 };
         let sums = self.vector_work() * (self.vectors() * outputs as f64 * factor);
         let sources = match &plan.source {
-            Source::X { .. } => machine.work(Item::StoredVectors, 1.0),
-            Source::Planes { sizes, .. } => {
+            DepthwiseSource::X { .. } => machine.work(Item::StoredVectors, 1.0),
+            DepthwiseSource::Planes { sizes, .. } => {
                 let (copied, w) = (plan.taps.channels * sizes.channel_len, &plan.taps.w);
                 // The places of rows are found once for all groups of a unit.
                 let rows = sizes.channel_len / (w.output + (w.kernel - 1) * w.dilation / w.stride);
                 let copies = match plan.taps.along {
                     Along::Channels => {
                         let positions = plan.taps.channels * geometry.input_spatial();
-                        machine.work(Item::GatheredVectors, positions.next_multiple_of(*lanes) as f64)
+                        machine.work(Item::GatheredVectors, positions.next_multiple_of(lanes) as f64)
                     }
                     Along::Rows => {
                         machine.work(Item::PlaneElements, copied as f64)
                             + machine.work(Item::PlaneRows, rows as f64 / plan.unit_groups as f64)
                     }
                 };
-                let unit = copies + machine.work(Item::KernelCalls, if *lanes > 1 { 6.0 } else { 2.0 });
+                let unit = copies + machine.work(Item::KernelCalls, if lanes > 1 { 6.0 } else { 2.0 });
                 unit * plan.chunks as f64
             }
         };
-        (sums + sources) * (geometry.batch * geometry.group.div_ceil(*lanes)) as f64
+        (sums + sources) * (geometry.batch * geometry.group.div_ceil(lanes)) as f64 + machine.work(Item::Tasks, 1.0)
     }
 
     /// A vector of sums.
@@ -71,10 +71,10 @@ impl<A: Real> DepthwiseCost<'_, A> {
         match self.plan.source {
             // A pair of vectors is split for each pair of columns, and for both of the rows that an
             // output row is ahead of the one before it.
-            Source::X { .. } if taps.w.stride == 2 => tile + taps.w.kernel as f64,
-            Source::X { .. } => tile,
+            DepthwiseSource::X { .. } if taps.w.stride == 2 => tile + taps.w.kernel as f64,
+            DepthwiseSource::X { .. } => tile,
             // A column takes about a cycle.
-            Source::Planes { .. } => tile + columns / rows,
+            DepthwiseSource::Planes { .. } => tile + columns / rows,
         }
     }
 

@@ -6,7 +6,7 @@ use core::ops::Range;
 use convoke_kernels::weave::RowPick;
 use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable, stream};
 
-use super::plan::{DepthwisePlan, Source};
+use super::plan::{DepthwisePlan, DepthwiseSource};
 use super::taps::Along;
 use crate::Geometry;
 use crate::element::Element;
@@ -61,7 +61,7 @@ impl<T: Element> Depthwise<T> {
         pieces: DepthwisePieces<T::Acc>,
     ) -> Self {
         let (mut planes, mut rows, mut slots) = (None, Vec::new(), Vec::new());
-        if let Source::Planes { cut, .. } = plan.source {
+        if let DepthwiseSource::Planes { cut, .. } = plan.source {
             let padded = PaddedPlanes::new(request.geometry, cut);
             let unit = if plan.taps.along == Along::Rows { 1 } else { kernels.lanes() };
             if plan.taps.along == Along::Channels {
@@ -154,26 +154,26 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
             let first = (unit.image * self.geometry.group + unit.groups.start) * group_len;
             let x = &io.x[first..];
             match (&self.plan.source, &self.planes) {
-                (Source::X { table, .. }, _) => {
+                (DepthwiseSource::X { table, .. }, _) => {
                     let (x, step) =
                         (self.widened(&x[..unit.groups.len() * group_len], converted), self.step(group_len));
                     self.rows(&unit, io, sums, |rows| self.sum_x(table, x, step, rows));
                 }
-                (Source::Planes { .. }, Some((planes, taps))) if self.plan.taps.along == Along::Rows => {
+                (DepthwiseSource::Planes { .. }, Some((planes, taps))) if self.plan.taps.along == Along::Rows => {
                     let step = self.plan.taps.channels * planes.channel_len;
                     let filled = &mut copy[..unit.groups.len() * step];
                     let rows = self.rows.get(unit.chunk).map_or(&[][..], Vec::as_slice);
                     planes.fill_within(self.isa, &planes.slab(unit.chunk), rows, x, filled);
                     self.rows(&unit, io, sums, |rows| self.sum_planes((planes, taps), copy, self.step(step), rows));
                 }
-                (Source::Planes { .. }, Some((planes, taps))) => {
+                (DepthwiseSource::Planes { .. }, Some((planes, taps))) => {
                     let x = self.widened(&x[..unit.groups.len() * group_len], converted);
                     self.transpose(x, unit.groups.len(), self.plan.taps.channel_len(planes.channel_len), copy);
                     for output in 0..self.geometry.out_channels_per_group() {
                         self.channels(&unit, io, output, (planes, taps), (copy, sums));
                     }
                 }
-                (Source::Planes { .. }, None) => unreachable!("new() makes the planes"),
+                (DepthwiseSource::Planes { .. }, None) => unreachable!("new() makes the planes"),
             }
         }
     }

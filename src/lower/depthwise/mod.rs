@@ -31,8 +31,9 @@ use alloc::string::String;
 use convoke_kernels::DepthwiseKernels;
 use convoke_kernels::catalogue::depthwise_kernels;
 
+use self::cost::DepthwiseCost;
 use self::lowering::{Depthwise, DepthwisePieces};
-use self::plan::{DepthwisePlan, Source};
+use self::plan::{DepthwisePlan, DepthwiseSource};
 use self::taps::Along;
 use super::contract::{Answer, Build, Offer, Recipe, Request};
 use super::layout::WeightLayout;
@@ -79,8 +80,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         }
     };
     let source = match plan.source {
-        Source::X { .. } => "X",
-        Source::Planes { .. } => "planes",
+        DepthwiseSource::X { .. } => "X",
+        DepthwiseSource::Planes { .. } => "planes",
     };
     let recipe = Recipe {
         kernel,
@@ -95,7 +96,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         packed_len,
         tasks: plan.tasks,
         scratch,
-        work: plan.work,
+        work: DepthwiseCost { machine: request.machine, geometry, plan: &plan }.work(),
     };
     let build: Build<'a, T> = Box::new(move || Box::new(Depthwise::new(request, finish, kernels, plan, pieces)));
     Ok(Offer { recipe, build })
@@ -113,7 +114,8 @@ fn best_plan<T: Element>(
     let alone = Request { threads: 1, ..*request };
     let cycles = |along: Along| {
         let plan = DepthwisePlan::new(&alone, kernels, along, is_direct, usize::MAX)?;
-        Some((plan.work.cycles(), along))
+        let cost = DepthwiseCost { machine: request.machine, geometry: request.geometry, plan: &plan };
+        Some((cost.work().cycles(), along))
     };
     let (_, along) = [Along::Rows, Along::Channels]
         .into_iter()

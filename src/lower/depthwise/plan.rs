@@ -2,14 +2,12 @@
 
 use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
-use super::cost::DepthwiseCost;
 use super::taps::{Along, TapColumns};
 use crate::element::Element;
 use crate::lower::contract::Request;
 use crate::lower::engine::RowPanels;
-use crate::lower::planes::{MOST_BYTES, PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
+use crate::lower::planes::{self, MOST_BYTES, PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
 use crate::lower::shares::TASKS_PER_THREAD;
-use crate::machine::{Item, Work};
 use crate::{Axis, Geometry};
 
 /// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at
@@ -29,7 +27,7 @@ const SHORT_ROW_VECTORS: usize = 4;
 
 /// What kernels read, and the chunks that the output of a channel is cut into.
 #[derive(Debug, Clone)]
-pub(super) enum Source {
+pub(super) enum DepthwiseSource {
     /// X itself, or a converted copy of it. A chunk is `rows` rows of output.
     X { table: DirectTable, rows: usize },
     /// Padded planes. A chunk is a slab.
@@ -41,7 +39,7 @@ pub(super) struct DepthwisePlan<A: Real> {
     pub(super) taps: TapColumns,
     /// One kernel for each number of rows from 1 on.
     pub(super) tiles: &'static [DepthwiseKernel<A>],
-    pub(super) source: Source,
+    pub(super) source: DepthwiseSource,
     /// Parts of an output channel.
     pub(super) chunks: usize,
     /// Groups of a unit.
@@ -49,8 +47,6 @@ pub(super) struct DepthwisePlan<A: Real> {
     pub(super) units: usize,
     pub(super) tasks: usize,
     pub(super) scratch: DepthwiseScratch,
-    /// What all tasks take.
-    pub(super) work: Work,
 }
 
 /// Values of scratch of a task.
@@ -80,8 +76,8 @@ impl<A: Real> DepthwisePlan<A> {
         let lanes = if along == Along::Channels { kernels.lanes() } else { 1 };
         let draft = DepthwiseDraft { request, taps, lanes, is_direct, most_bytes: most_bytes.min(MOST_BYTES) };
         let (source, tiles) = match draft.read_x(tiles) {
-            Some((table, tiles)) => (Source::X { table, rows: draft.rows_of_chunk(tiles.len()) }, tiles),
-            None => (draft.cut(request.machine.l2_bytes / 4)?, tiles),
+            Some((table, tiles)) => (DepthwiseSource::X { table, rows: draft.rows_of_chunk(tiles.len()) }, tiles),
+            None => (draft.planes(request.machine.l2_bytes / 4)?, tiles),
         };
         let (chunks, positions) = source.chunks(geometry);
         let unit_groups = draft.unit_groups(&source, chunks);
@@ -89,17 +85,14 @@ impl<A: Real> DepthwisePlan<A> {
         let units = geometry.batch * geometry.group.div_ceil(unit_groups) * chunks;
         let tasks = units.min(TASKS_PER_THREAD * request.threads);
         let taps = draft.taps;
-        let mut plan = Self { taps, tiles, source, chunks, unit_groups, units, tasks, scratch, work: Work::default() };
-        plan.work = DepthwiseCost { machine: request.machine, geometry, plan: &plan, lanes }.work()
-            + request.machine.work(Item::Tasks, 1.0);
-        Some(plan)
+        Some(Self { taps, tiles, source, chunks, unit_groups, units, tasks, scratch })
     }
 
     /// The tiles of the largest chunk, below one another.
     pub(super) fn panels(&self, geometry: &Geometry) -> RowPanels {
         let (_, rows, width) = self.source.shape(geometry, &self.taps, self.source.chunks(geometry).1);
         let rows = match self.source {
-            Source::Planes { .. } if self.taps.is_one_row => width / self.tiles[0].nr(),
+            DepthwiseSource::Planes { .. } if self.taps.is_one_row => width / self.tiles[0].nr(),
             _ => rows.div_ceil(self.taps.tile_step()),
         };
         RowPanels::new(rows.max(1), self.tiles.len())
@@ -117,7 +110,7 @@ fn tiles_of_rows<A: Real>(taps: &TapColumns, kernels: &DepthwiseKernels<A>) -> &
     if kernels.narrow().first().is_some_and(fits) { kernels.narrow() } else { kernels.rows() }
 }
 
-impl Source {
+impl DepthwiseSource {
     /// The chunks of an output channel, and the positions of a chunk. The last one may have fewer.
     pub(super) fn chunks(&self, geometry: &Geometry) -> (usize, usize) {
         match self {
@@ -198,21 +191,41 @@ impl<T: Element> DepthwiseDraft<'_, T> {
     }
 
     /// The largest slabs whose planes take at most `bytes`; none if they are too large.
-    fn cut(&self, bytes: usize) -> Option<Source> {
+    fn planes(&self, bytes: usize) -> Option<DepthwiseSource> {
         let geometry = self.request.geometry;
-        // Along channels, the elements of whole channels have their places in planes.
-        let threads = if self.lanes > 1 { 1 } else { self.request.threads };
+        if self.taps.along == Along::Channels {
+            return self.whole_planes(bytes);
+        }
         let limits = SlabLimits {
-            images: geometry.batch * geometry.group.div_ceil(self.lanes),
-            block: (self.taps.channels * self.lanes).max(1),
+            images: geometry.batch * geometry.group,
+            block: self.taps.channels.max(1),
             budget_bytes: bytes.min(self.most_bytes),
             value_bytes: size_of::<T::Acc>(),
-            threads,
+            threads: self.request.threads,
             per_thread: PER_THREAD[0],
         };
-        let outputs = if self.is_direct && self.lanes == 1 { 0 } else { self.outputs() };
+        let outputs = if self.is_direct { 0 } else { self.outputs() };
         let (cut, sizes) = limits.cut(&geometry.axes, |columns| columns.saturating_mul(outputs))?;
-        (self.lanes == 1 || sizes.slabs == 1).then_some(Source::Planes { cut, sizes })
+        Some(DepthwiseSource::Planes { cut, sizes })
+    }
+
+    /// One slab, whose planes take at most `bytes`: along channels, the elements of whole channels have their
+    /// places in planes. Weights that are packed for that leave no choice, so that planes may be larger.
+    fn whole_planes(&self, bytes: usize) -> Option<DepthwiseSource> {
+        let axes = &self.request.geometry.axes;
+        let cut = SlabCut { axis: 0, extent: axes[0].output };
+        let sizes = planes::sizes(axes, cut)?;
+        let channels = sizes.channel_len.checked_mul(self.taps.channels)?;
+        let values = channels.checked_add(sizes.columns)?.checked_mul(self.lanes)?;
+        let most_bytes = if self.request.layout.is_some() { self.limit() } else { bytes.min(self.most_bytes) };
+        (values.checked_mul(size_of::<T::Acc>())? <= most_bytes).then_some(DepthwiseSource::Planes { cut, sizes })
+    }
+
+    /// Bytes of each piece of scratch, at most. For weights that are packed along channels, it is what offsets of
+    /// 32 bits reach.
+    fn limit(&self) -> usize {
+        let is_fixed = self.taps.along == Along::Channels && self.request.layout.is_some();
+        if is_fixed { u32::MAX as usize } else { MOST_BYTES }
     }
 
     /// Output channels whose sums are kept at a time.
@@ -221,7 +234,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
     }
 
     /// Groups of a unit.
-    fn unit_groups(&self, source: &Source, chunks: usize) -> usize {
+    fn unit_groups(&self, source: &DepthwiseSource, chunks: usize) -> usize {
         let (geometry, threads) = (self.request.geometry, self.request.threads);
         if self.taps.along == Along::Channels {
             return self.lanes;
@@ -231,10 +244,10 @@ impl<T: Element> DepthwiseDraft<'_, T> {
             return 1;
         }
         let group_len = match source {
-            Source::Planes { sizes, .. } => self.taps.channels * sizes.channel_len,
+            DepthwiseSource::Planes { sizes, .. } => self.taps.channels * sizes.channel_len,
             // There is nothing that should stay in a cache.
-            Source::X { .. } if self.is_direct => 0,
-            Source::X { .. } => geometry.output_spatial() + self.converted_len(),
+            DepthwiseSource::X { .. } if self.is_direct => 0,
+            DepthwiseSource::X { .. } => geometry.output_spatial() + self.converted_len(),
         };
         let fitting = UNIT_BYTES.min(self.most_bytes).checked_div(group_len * size_of::<T::Acc>());
         // Each thread still gets some units.
@@ -245,12 +258,18 @@ impl<T: Element> DepthwiseDraft<'_, T> {
 
     /// What a task of units of `unit_groups` groups, and of chunks of `positions` positions, needs; none
     /// if that is too large. Kernels read as much as a vector of `nr` elements behind the planes.
-    fn scratch(&self, source: &Source, positions: usize, unit_groups: usize, nr: usize) -> Option<DepthwiseScratch> {
+    fn scratch(
+        &self,
+        source: &DepthwiseSource,
+        positions: usize,
+        unit_groups: usize,
+        nr: usize,
+    ) -> Option<DepthwiseScratch> {
         let is_transposed = self.taps.along == Along::Channels;
         let sums = positions.checked_mul(self.outputs().max(unit_groups))?;
         let (planes, reads_x) = match source {
-            Source::X { .. } => (0, true),
-            Source::Planes { sizes, .. } => {
+            DepthwiseSource::X { .. } => (0, true),
+            DepthwiseSource::Planes { sizes, .. } => {
                 (unit_groups * self.taps.channels * self.taps.channel_len(sizes.channel_len) + nr, is_transposed)
             }
         };
@@ -265,6 +284,6 @@ impl<T: Element> DepthwiseDraft<'_, T> {
             },
         };
         let most = scratch.converted.max(scratch.planes).max(scratch.sums).checked_mul(size_of::<T::Acc>())?;
-        (most <= MOST_BYTES).then_some(scratch)
+        (most <= self.limit()).then_some(scratch)
     }
 }

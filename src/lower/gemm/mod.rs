@@ -32,7 +32,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::units::Count;
 use search::{GemmBlocking, GemmChoice};
-use source::Source;
+use source::GemmSource;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -59,7 +59,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
-        let source = Source::new(&blocking, geometry, &tiles);
+        let source = GemmSource::new(blocking.source, blocking.block, geometry, &tiles);
         let (maps, geometry) = (source.maps(tiles.lanes), geometry.clone());
         Box::new(Gemm { geometry, isa, finish, maps, tiles, blocking, source, copy, sums })
     });
@@ -72,7 +72,7 @@ struct Gemm<T: Element> {
     finish: Finish<T::Acc>,
     tiles: SpatialTiles<T::Acc>,
     blocking: GemmBlocking,
-    source: Source,
+    source: GemmSource,
     /// Where columns go: in a full slab, and in the last one along the slabs' axis.
     maps: [StoreMap; 2],
     /// The planes, or the panel of B.
@@ -116,7 +116,7 @@ impl<T: Element> Gemm<T> {
     fn multiply_planes(
         &self,
         task: &GemmTask<'_, '_, T>,
-        source: &source::PlanesOfX,
+        source: &source::SourcePlanes,
         channels: Range<usize>,
         planes: &[T::Acc],
         sums: &mut [T::Acc],
@@ -148,7 +148,7 @@ impl<T: Element> Gemm<T> {
     fn multiply_rows(
         &self,
         task: &GemmTask<'_, '_, T>,
-        source: &source::RowsOfX,
+        source: &source::SourceRows,
         channels: Range<usize>,
         (x, positions): (&[T], usize),
         (panel, sums): (&mut [T::Acc], &mut [T::Acc]),
@@ -233,12 +233,12 @@ impl<T: Element> Lowering<T> for Gemm<T> {
         for first in (0..channels.max(1)).step_by(self.blocking.block) {
             let block = first..(first + self.blocking.block).min(channels);
             match &self.source {
-                Source::Planes(source) => {
+                GemmSource::Planes(source) => {
                     let planes = &mut copy[..block.len() * source.planes.channel_len];
                     source.planes.fill(self.isa, &source.planes.slab(columns), &x[first * input..], planes);
                     self.multiply_planes(&task, source, block, copy, sums);
                 }
-                Source::Rows(source) => {
+                GemmSource::Rows(source) => {
                     let x = x.get(first * input + start..).unwrap_or(&[]);
                     self.multiply_rows(&task, source, block, (x, input - start), (copy, sums));
                 }

@@ -1,12 +1,12 @@
 //! Where the rows of B come from.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, StoreMap, stream};
 
-use super::search::GemmBlocking;
 use crate::element::Element;
 use crate::lower::engine::SpatialTiles;
 use crate::lower::planes::{PaddedPlanes, PlaneSizes, SlabCut};
@@ -61,24 +61,25 @@ impl fmt::Display for SourcePlan {
 }
 
 /// A source with its tables.
-pub(super) enum Source {
-    Planes(PlanesOfX),
-    Rows(RowsOfX),
+pub(super) enum GemmSource {
+    Planes(Box<SourcePlanes>),
+    Rows(SourceRows),
 }
 
-impl Source {
-    pub(super) fn new<A: Real>(blocking: &GemmBlocking, geometry: &Geometry, tiles: &SpatialTiles<A>) -> Self {
-        match blocking.source {
-            SourcePlan::Planes(cut, _) => Self::Planes(PlanesOfX::new(blocking, geometry, cut)),
+impl GemmSource {
+    /// The tables for blocks of `block` channels.
+    pub(super) fn new<A: Real>(plan: SourcePlan, block: usize, geometry: &Geometry, tiles: &SpatialTiles<A>) -> Self {
+        match plan {
+            SourcePlan::Planes(cut, _) => Self::Planes(Box::new(SourcePlanes::new(block, geometry, cut))),
             SourcePlan::Rows(reading, slab) => {
                 let positions = geometry.input_spatial();
                 let row = |k: usize| u32::try_from(k * positions).expect("the search checks the offsets");
-                Self::Rows(RowsOfX {
+                Self::Rows(SourceRows {
                     reading,
                     slab,
                     positions,
-                    in_place: RowOffsets::new((0..blocking.block).map(row).collect()),
-                    packed: RowOffsets::packed(blocking.block, tiles.widest() * tiles.lanes),
+                    in_place: RowOffsets::new((0..block).map(row).collect()),
+                    packed: RowOffsets::packed(block, tiles.widest() * tiles.lanes),
                 })
             }
         }
@@ -114,7 +115,7 @@ impl Source {
 }
 
 /// Padded planes of a block of channels.
-pub(super) struct PlanesOfX {
+pub(super) struct SourcePlanes {
     pub(super) planes: PaddedPlanes,
     /// The taps that meet X at some output, as runs of neighbours in the packed weights.
     pub(super) taps: Vec<Range<usize>>,
@@ -125,16 +126,17 @@ pub(super) struct PlanesOfX {
     block: usize,
 }
 
-impl PlanesOfX {
-    fn new(blocking: &GemmBlocking, geometry: &Geometry, cut: SlabCut) -> Self {
+impl SourcePlanes {
+    fn new(block: usize, geometry: &Geometry, cut: SlabCut) -> Self {
         let planes = PaddedPlanes::new(&cropped(geometry), cut);
-        let last_block = geometry.in_channels_per_group() - (blocking.k_blocks.max(1) - 1) * blocking.block;
+        let channels = geometry.in_channels_per_group();
+        let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
         let edge = geometry.axes[cut.axis].output % cut.extent;
         Self {
             taps: live_taps(&geometry.axes),
             extents: [cut.extent, if edge == 0 { cut.extent } else { edge }],
-            koff: [planes.offsets(blocking.block), planes.offsets(last_block)],
-            block: blocking.block,
+            koff: [planes.offsets(block), planes.offsets(last_block)],
+            block,
             planes,
         }
     }
@@ -166,7 +168,7 @@ pub(super) fn live_taps(axes: &[Axis]) -> Vec<Range<usize>> {
 }
 
 /// Rows of X, for a 1x1 kernel.
-pub(super) struct RowsOfX {
+pub(super) struct SourceRows {
     reading: RowReading,
     /// Positions of a slab, and of the image.
     slab: usize,
@@ -176,7 +178,7 @@ pub(super) struct RowsOfX {
     pub(super) packed: RowOffsets,
 }
 
-impl RowsOfX {
+impl SourceRows {
     /// Whether the rows of a slab are read in place. `x` begins with the slab.
     pub(super) fn reads_in_place<T>(&self, x: &[T]) -> bool {
         match self.reading {

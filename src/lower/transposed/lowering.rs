@@ -1,12 +1,12 @@
 //! The configured lowering: packing, and the outer loops of a task.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use convoke_kernels::{Isa, RowOffsets, WeaveKernel};
 
 use super::passes::{OuterPhase, PhaseSlots};
 use super::plan::{PhaseMode, PhasePlan, PhaseScratch, PhaseSplit};
-use super::store::{PhaseSums, SlabPhase};
 use super::tiles::PhaseTiles;
 use crate::Geometry;
 use crate::element::Element;
@@ -45,6 +45,30 @@ pub(super) struct Transposed<T: Element> {
     pub(super) is_far: bool,
     split: PhaseSplit,
     scratch: PhaseScratch<T::Acc>,
+}
+
+/// One phase of the outer axes, for one slab of one group of one image: what its panels and
+/// strips share.
+pub(super) struct SlabPhase<'t, A> {
+    pub(super) image: usize,
+    pub(super) group: usize,
+    pub(super) outer: &'t OuterPhase,
+    /// The positions of the slab along the last axis.
+    pub(super) along: Range<usize>,
+    /// Where each row of the slab goes in a channel of Y. None if padding crops it.
+    pub(super) places: &'t [usize],
+    /// The planes of the group.
+    pub(super) planes: &'t [A],
+    /// Vectors of columns of the slab.
+    pub(super) vectors: usize,
+}
+
+/// Scratch for sums on their way into Y.
+pub(super) struct PhaseSums<'t, A> {
+    /// The sums of a panel.
+    pub(super) sums: &'t mut [A],
+    /// Outputs of some channels, if kernels do not store into Y.
+    pub(super) outputs: &'t mut [A],
 }
 
 impl<T: Element> Transposed<T> {

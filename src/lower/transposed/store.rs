@@ -2,11 +2,10 @@
 
 use core::ops::Range;
 
-use convoke_kernels::weave::{MOST_SUMS, Run, Strands, Sum};
+use convoke_kernels::weave::{MOST_SUMS, OutputRun, Strands, Sum};
 use convoke_kernels::{Ahead, Dest, Epilogue, Real};
 
-use super::lowering::Transposed;
-use super::passes::OuterPhase;
+use super::lowering::{PhaseSums, SlabPhase, Transposed};
 use super::plan::{MOST_PAIRED_VECTORS, PhaseMode};
 use crate::element::Element;
 use crate::exec::region::Stores;
@@ -18,30 +17,6 @@ use crate::lower::sink::Sink;
 const STRIP_RUNS: usize = 8;
 const SLAB_RUNS: usize = 32;
 
-/// One phase of the outer axes, for one slab of one group of one image: what its panels and
-/// strips share.
-pub(super) struct SlabPhase<'t, A> {
-    pub(super) image: usize,
-    pub(super) group: usize,
-    pub(super) outer: &'t OuterPhase,
-    /// The positions of the slab along the last axis.
-    pub(super) along: Range<usize>,
-    /// Where each row of the slab goes in a channel of Y. None if padding crops it.
-    pub(super) places: &'t [usize],
-    /// The planes of the group.
-    pub(super) planes: &'t [A],
-    /// Vectors of columns of the slab.
-    pub(super) vectors: usize,
-}
-
-/// Scratch for sums on their way into Y.
-pub(super) struct PhaseSums<'t, A> {
-    /// The sums of a panel.
-    pub(super) sums: &'t mut [A],
-    /// Outputs of some channels, if kernels do not store into Y.
-    pub(super) outputs: &'t mut [A],
-}
-
 /// A strip of a slab's columns, as wide as a tile. It is changed in place and never moved, for the same
 /// reason as [`PhasePanel`] has no slices.
 #[derive(Default)]
@@ -49,7 +24,7 @@ struct PhaseStrip {
     vectors: Range<usize>,
     /// The strip's runs of outputs are the first `count` of the list. The strip may have more of
     /// them, from row `row` of the slab on, if the list is full.
-    runs: [Run; STRIP_RUNS],
+    runs: [OutputRun; STRIP_RUNS],
     count: usize,
     row: usize,
     /// Where the pairs of each vector go in a channel of Y. Valid if pairs are stored.
@@ -57,7 +32,7 @@ struct PhaseStrip {
 }
 
 impl PhaseStrip {
-    fn runs(&self) -> &[Run] {
+    fn runs(&self) -> &[OutputRun] {
         &self.runs[..self.count]
     }
 
@@ -93,7 +68,7 @@ struct PhasePanel {
 
 impl PhasePanel {
     /// What is stored of some runs of each of its channels, which have `positions` outputs each.
-    fn stores(&self, runs: &[Run], positions: usize) -> impl Iterator<Item = Stores> + Clone {
+    fn stores(&self, runs: &[OutputRun], positions: usize) -> impl Iterator<Item = Stores> + Clone {
         runs.iter().map(move |run| Stores::row(self.at + run.at, run.len).times(self.height, positions))
     }
 }
@@ -147,7 +122,7 @@ impl<T: Element> Transposed<T> {
 
     /// Prefetches the lines of a large Y that a tile will be stored to. Otherwise stores that miss the caches
     /// would wait for them, one after the other.
-    fn fetch(&self, sink: &Sink<'_, '_, T>, panel: &PhasePanel, runs: &[Run]) {
+    fn fetch(&self, sink: &Sink<'_, '_, T>, panel: &PhasePanel, runs: &[OutputRun]) {
         if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
             self.weave.fetch(runs, panel.height, &y, self.positions);
         }
@@ -180,9 +155,9 @@ impl<T: Element> Transposed<T> {
         here: &SlabPhase<'_, T::Acc>,
         columns: &Range<usize>,
         mut row: usize,
-        mut store: impl FnMut(&[Run]),
+        mut store: impl FnMut(&[OutputRun]),
     ) {
-        let mut runs = [Run::default(); SLAB_RUNS];
+        let mut runs = [OutputRun::default(); SLAB_RUNS];
         let mut count = SLAB_RUNS;
         while count == SLAB_RUNS {
             (count, row) = self.runs(here, columns, row, &mut runs);
@@ -197,7 +172,7 @@ impl<T: Element> Transposed<T> {
         here: &SlabPhase<'_, T::Acc>,
         columns: &Range<usize>,
         mut row: usize,
-        runs: &mut [Run],
+        runs: &mut [OutputRun],
     ) -> (usize, usize) {
         let along = &self.phases[self.phases.len() - 1];
         let mut count = 0;
@@ -214,7 +189,7 @@ impl<T: Element> Transposed<T> {
             let (from, to) = (within(columns.start), within(columns.end));
             let [first, end] = [from, to].map(|v| along.first_output(here.along.start + v));
             let phase = along.strand_of(here.along.start + from, first);
-            runs[count] = Run { from: begin + from - columns.start, phase, at: place + first, len: end - first };
+            runs[count] = OutputRun { from: begin + from - columns.start, phase, at: place + first, len: end - first };
             count += 1;
         }
         (count, row)
@@ -293,7 +268,7 @@ impl<T: Element> Transposed<T> {
             tile[slots.with_taps * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
         let strands = Strands { sums: tile, slots: &slots.of_strand, step: panel.height * nr, pitch: nr };
-        let mut store = |runs: &[Run]| {
+        let mut store = |runs: &[OutputRun]| {
             self.store_runs(sink, panel, runs, sums.outputs, |first, runs, epilogue, y, ldy| {
                 let strands = Strands { sums: &strands.sums[first * nr..], ..strands };
                 self.weave.run(&strands, runs, epilogue, y, ldy);
@@ -313,9 +288,9 @@ impl<T: Element> Transposed<T> {
         &self,
         sink: &Sink<'_, '_, T>,
         panel: &PhasePanel,
-        runs: &[Run],
+        runs: &[OutputRun],
         outputs: &mut [T::Acc],
-        kernel: impl Fn(usize, &[Run], &Epilogue<'_, T::Acc>, &mut Dest<'_, T::Acc>, usize),
+        kernel: impl Fn(usize, &[OutputRun], &Epilogue<'_, T::Acc>, &mut Dest<'_, T::Acc>, usize),
     ) {
         let bias = &sink.io.bias[panel.channel..panel.channel + panel.height];
         let stored = sink.direct(panel.at, bias, panel.stores(runs, self.positions), |mut y, epilogue| {
@@ -325,9 +300,9 @@ impl<T: Element> Transposed<T> {
             return;
         }
         // The runs of a channel are staged one behind the other.
-        let (mut staged, mut len) = ([Run::default(); SLAB_RUNS], 0);
+        let (mut staged, mut len) = ([OutputRun::default(); SLAB_RUNS], 0);
         for (staged, run) in staged.iter_mut().zip(runs) {
-            *staged = Run { at: len, ..*run };
+            *staged = OutputRun { at: len, ..*run };
             len += run.len;
         }
         if len == 0 {

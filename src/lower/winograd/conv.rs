@@ -11,13 +11,12 @@ use core::ops::Range;
 
 use convoke_kernels::Real;
 
-use super::offer_view;
-use super::run::{Operator, OutputBox, RowScratch, TileRow, Winograd};
+use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
 use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
-use crate::lower::contract::{Answer, Io, Request};
+use crate::lower::contract::{Io, Request};
 use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
 
@@ -61,18 +60,20 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
     })
 }
 
-pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+/// # Errors
+/// The rule that the layer breaks.
+pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let geometry = request.geometry;
     let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
     // Other activations than clamps read what was stored.
     let is_left = is_large && Finish::new(request).is_clamp();
     let stores = if is_left { PixelStores::RowsPastCache } else { PixelStores::Rows };
-    offer_view(request, WinogradView { stores, ..view(geometry)? }, 0, Box::new(WinogradConv), most_bytes)
+    Ok((WinogradView { stores, ..view(geometry)? }, 0, Box::new(WinogradConv)))
 }
 
 struct WinogradConv;
 
-impl<T: Element> Operator<T> for WinogradConv {
+impl<T: Element> TileOperator<T> for WinogradConv {
     fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
         let (volume, channels) = (core.geometry.kernel_volume(), core.geometry.in_channels_per_group());
         let ([s_down, s_along], [down, along]) = (core.view.strides, core.view.taps);

@@ -26,7 +26,7 @@ const WORTH_IT: f64 = 0.97;
 
 /// A blocking with what it takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Estimate<T: Real> {
+pub(super) struct BlockingEstimate<T: Real> {
     pub(super) blocking: Blocking<T>,
     /// Cycles until all threads are done.
     pub(super) latency_cycles: f64,
@@ -67,7 +67,7 @@ impl<'a, T: Real> CostModel<'a, T> {
     /// The best blocking for `threads` threads, with the scratch of a task in at most `most_bytes`
     /// where that can be. Blocks have whole rows of tiles if these fit: rows of Y are written faster
     /// so.
-    pub(super) fn best(&self, threads: usize, most_bytes: usize) -> Option<Estimate<T>> {
+    pub(super) fn best(&self, threads: usize, most_bytes: usize) -> Option<BlockingEstimate<T>> {
         let most_bytes = most_bytes.min(MOST_SCRATCH_BYTES);
         let (rows, columns) = (self.rows(threads), self.columns());
         let bytes = |blocks: &&TileBlocks| blocks.scratch_bytes(self.view, &self.scheme, Chunk::ONE);
@@ -121,14 +121,14 @@ impl<'a, T: Real> CostModel<'a, T> {
 
     /// What a blocking takes on `threads` threads, with the scratch of a task in at most `most_bytes`
     /// where that can be.
-    fn estimate(&self, blocks: TileBlocks, parts: usize, threads: usize, most_bytes: usize) -> Estimate<T> {
+    fn estimate(&self, blocks: TileBlocks, parts: usize, threads: usize, most_bytes: usize) -> BlockingEstimate<T> {
         let (view, scheme, parts) = (self.view, self.scheme, parts.min(self.count));
         let fits = |chunk: Chunk| blocks.scratch_bytes(view, &scheme, chunk) <= most_bytes;
         let of_slices = |slices: usize| {
             let chunk = self.chunk(&blocks.largest(), slices, self.count.div_ceil(parts), fits);
             let blocking = Blocking { scheme, blocks, parts, chunk };
             let (work, longest) = self.all_tasks(&blocking);
-            Estimate { blocking, latency_cycles: self.latency(&blocking, threads, &work, longest), work }
+            BlockingEstimate { blocking, latency_cycles: self.latency(&blocking, threads, &work, longest), work }
         };
         let mut best = of_slices(1);
         for slices in self.numbers_of_slices().take_while(|slices| fits(Chunk { panels: 1, slices: *slices })) {

@@ -36,9 +36,9 @@ use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::{Real, WinogradKernel};
 
 use self::blocking::Blocking;
-use self::cost::{CostModel, Estimate, MOST_SCRATCH_BYTES};
+use self::cost::{BlockingEstimate, CostModel, MOST_SCRATCH_BYTES};
 use self::pack::PackedLayout;
-use self::run::{Operator, ScratchPieces, Winograd};
+use self::run::{ScratchPieces, Winograd};
 use self::tiles::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
 use self::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
 use super::channel_tiles::ChannelTiles;
@@ -58,25 +58,15 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
+/// The blocks of a task have at most `most_bytes` of scratch, about, where that can be.
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     if request.accuracy == Accuracy::Strict {
         return Err(String::from("errs more than direct sums, which Accuracy::Strict excludes"));
     }
-    match request.geometry.op {
-        Op::Conv => conv::offer(request, most_bytes),
-        Op::ConvTranspose => transposed::offer(request, most_bytes),
-    }
-}
-
-/// The offer for a view of the layer. The blocks of a task have at most `most_bytes` of scratch,
-/// about, where that can be. For `interleaved` see [`ScratchPieces::book`].
-fn offer_view<'a, T: Element>(
-    request: &'a Request<'a, T>,
-    view: WinogradView,
-    interleaved: usize,
-    operator: Box<dyn Operator<T>>,
-    most_bytes: usize,
-) -> Answer<'a, T> {
+    let (view, interleaved, operator) = match request.geometry.op {
+        Op::Conv => conv::view_of(request)?,
+        Op::ConvTranspose => transposed::view_of(request)?,
+    };
     let no_kernel = || String::from("no kernel for this block of tiles");
     let free = best_tile(request, &view)?;
     let scheme = free.blocking.scheme;
@@ -117,7 +107,7 @@ fn offer_view<'a, T: Element>(
 /// The tile whose work is least, with its best blocking for one thread and without a limit of the
 /// workspace. Other numbers of threads and other limits take the same tile, because results must
 /// not depend on them.
-fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<Estimate<T::Acc>, String> {
+fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
     let allowed = winograd_kernels::<T::Acc>(request.isa()).iter().filter(|kernel| is_allowed(request, view, kernel));
     let schemes = || allowed.clone().filter_map(|kernel| Scheme::new(kernel, &view.roles));
     let best = schemes().filter_map(|scheme| CostModel::new(request.machine, view, scheme)?.best(1, usize::MAX));

@@ -26,7 +26,7 @@ const MOST_STEPS: usize = 192;
 
 /// What tells Conv and ConvTranspose apart: where the taps of filters come from, and where the values
 /// of Y go.
-pub(super) trait Operator<T: Element>: Send + Sync {
+pub(super) trait TileOperator<T: Element>: Send + Sync {
     /// The taps of filter `row` of a group for channel `c` of the view, in the order of the view's
     /// axes; `w` is the group's W.
     fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]);
@@ -45,6 +45,9 @@ pub(super) trait Operator<T: Element>: Send + Sync {
         scratch: RowScratch<'_, T::Acc>,
     ) -> bool;
 }
+
+/// A layer's view, for `interleaved` see [`ScratchPieces::book`], and the operator on it.
+pub(super) type OperatorView<T> = (WinogradView, usize, Box<dyn TileOperator<T>>);
 
 /// Outputs of the view: some filters of a group, and a box of a sub-image. Its rows and columns may
 /// reach beyond the sub-image's end.
@@ -313,7 +316,7 @@ pub(super) struct Winograd<T: Element> {
     tiles: ChannelTiles<T::Acc>,
     layout: PackedLayout,
     pieces: ScratchPieces<T::Acc>,
-    operator: Box<dyn Operator<T>>,
+    operator: Box<dyn TileOperator<T>>,
 }
 
 impl<T: Element> Winograd<T> {
@@ -326,7 +329,7 @@ impl<T: Element> Winograd<T> {
         view: WinogradView,
         blocking: Blocking<T::Acc>,
         (tiles, layout, pieces): (ChannelTiles<T::Acc>, PackedLayout, ScratchPieces<T::Acc>),
-        operator: Box<dyn Operator<T>>,
+        operator: Box<dyn TileOperator<T>>,
     ) -> Self {
         let slots = blocking.chunk.slots(&view.roles.depth);
         let model = CostModel::new(request.machine, &view, blocking.scheme).expect("a layer that was estimated");

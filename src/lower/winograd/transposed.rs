@@ -18,16 +18,15 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::weave_kernels;
-use convoke_kernels::weave::{Run, Strands};
+use convoke_kernels::weave::{OutputRun, Strands};
 use convoke_kernels::{Dest, Real, WeaveKernel};
 
-use super::offer_view;
-use super::run::{Operator, OutputBox, RowScratch, TileRow, Winograd};
+use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
 use super::view::{AxisRoles, PixelStores, WinogradView};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
-use crate::lower::contract::{Answer, Io, Request};
+use crate::lower::contract::{Io, Request};
 use crate::lower::sink::{Finish, no_epilogue};
 use crate::{Axis, Geometry};
 
@@ -167,7 +166,9 @@ fn check_lanes(axis: &PhasedAxis, lanes: usize, vectors: &str) -> Result<(), Str
     }
 }
 
-pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+/// # Errors
+/// The rule that the layer breaks, or what the instruction set lacks.
+pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let axes = phased(request.geometry)?;
     let view = view(request.geometry, &axes)?;
     let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
@@ -177,7 +178,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     // A vector of filters is `lanes / stride` channels, which have `stride` elements of Y for each
     // pixel.
     let interleaved = if Finish::new(request).is_direct() { 0 } else { weave.lanes() };
-    offer_view(request, view, interleaved, Box::new(WinogradTransposed { axes, weave }), most_bytes)
+    Ok((view, interleaved, Box::new(WinogradTransposed { axes, weave })))
 }
 
 /// The channels of Y that have their row of phase `phase` among the rows `heads`. Rows are counted
@@ -192,7 +193,7 @@ struct WinogradTransposed<A: Real> {
     weave: &'static WeaveKernel<A>,
 }
 
-impl<T: Element> Operator<T> for WinogradTransposed<T::Acc> {
+impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
     fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
         let [depth, down, along] = &self.axes;
         let (rest, q_along) = (row / along.stride, row % along.stride);
@@ -265,7 +266,7 @@ impl<A: Real> WinogradTransposed<A> {
         // The elements of Y's rows, and the phase of the first one.
         let Range { start: begin, end } = along.all_phases(&(row.x + positions.start..row.x + positions.end));
         let phase = begin + along.cropped - (row.x + positions.start) * along.stride;
-        let run = [Run { from: positions.start, phase, at: begin, len: end.saturating_sub(begin) }];
+        let run = [OutputRun { from: positions.start, phase, at: begin, len: end.saturating_sub(begin) }];
         // Whole rows: their phases are neighbours, and no vector ends among them.
         let heads = row.filters.start / along.stride..row.filters.end / along.stride;
         let (lane, plane) = (core.row_at(1, 0), geometry.output_spatial());
@@ -294,7 +295,7 @@ impl<A: Real> WinogradTransposed<A> {
                 if stored.is_some() {
                     continue;
                 }
-                let (len, staged) = (run[0].len, [Run { at: 0, ..run[0] }]);
+                let (len, staged) = (run[0].len, [OutputRun { at: 0, ..run[0] }]);
                 let staged_rows = &mut scratch[..bias.len() * len];
                 if !staged_rows.is_empty() {
                     let mut dest = Dest::from_slice(staged_rows);
