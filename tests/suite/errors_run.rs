@@ -285,7 +285,7 @@ fn case_48_an_algorithm_that_packs_otherwise_is_forced() {
 
 #[test]
 fn case_48_the_algorithm_that_packed_refuses_other_pads() {
-    let layer = |pad: usize| ConvTranspose::new([4, 4, 3, 3]).strides([2, 2]).pads([pad; 4]);
+    let layer = |pad: i64| ConvTranspose::new([4, 4, 3, 3]).strides([2, 2]).pads([pad; 4]);
     let f = Fixture::new(&Planner::new().algorithm(named("winograd")), layer(1), &[1, 4, 8, 8]);
     let result = Planner::new().packed_for(&f.packed).plan::<f32>(layer(4), &[1, 4, 8, 8]);
     let parts = [
