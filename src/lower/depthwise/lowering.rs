@@ -16,6 +16,9 @@ use crate::lower::contract::{Io, Lowering, Request};
 use crate::lower::planes::PaddedPlanes;
 use crate::lower::sink::Finish;
 
+/// Rows of planes that are listed, at most: a limit of memory.
+const MOST_LISTED_ROWS: usize = 1 << 12;
+
 pub(super) struct Depthwise<T: Element> {
     pub(super) geometry: Geometry,
     pub(super) isa: Isa,
@@ -24,8 +27,8 @@ pub(super) struct Depthwise<T: Element> {
     pub(super) plan: DepthwisePlan<T::Acc>,
     /// The planes that kernels read, and where taps are in them; none where they read X.
     pub(super) planes: Option<(PaddedPlanes, TapTable)>,
-    /// The rows that are copied into planes, where a chunk is a whole channel.
-    whole: Vec<RowPick>,
+    /// The rows that are copied into planes, for each chunk; none where there are too many to be listed.
+    rows: Vec<Vec<RowPick>>,
     /// Along channels: where the elements of a channel of X go.
     slots: Slots,
     pub(super) pieces: DepthwisePieces<T::Acc>,
@@ -57,21 +60,23 @@ impl<T: Element> Depthwise<T> {
         plan: DepthwisePlan<T::Acc>,
         pieces: DepthwisePieces<T::Acc>,
     ) -> Self {
-        let (mut planes, mut whole, mut slots) = (None, Vec::new(), Vec::new());
+        let (mut planes, mut rows, mut slots) = (None, Vec::new(), Vec::new());
         if let DepthwiseSource::Planes { cut, .. } = plan.source {
             let padded = PaddedPlanes::new(request.geometry, cut);
             let unit = if plan.taps.along == Along::Rows { 1 } else { kernels.lanes() };
             if plan.taps.along == Along::Channels {
                 let slot = |place: usize| u32::try_from(place * unit).expect("the cut bounds the planes");
                 slots = padded.places_of_elements(padded.channel_len).into_iter().map(slot).collect();
-            } else if plan.chunks == 1 {
-                whole = padded.rows(&padded.slab(0)).filter(|row| row.src.is_some()).collect();
+            } else if padded.rows(&padded.slab(0)).count().max(1).saturating_mul(plan.chunks) <= MOST_LISTED_ROWS {
+                // The padding of a single chunk stays zero from channel to channel.
+                let is_copied = |row: &RowPick| row.src.is_some() || plan.chunks > 1;
+                rows = (0..plan.chunks).map(|i| padded.rows(&padded.slab(i)).filter(is_copied).collect()).collect();
             }
             let table = plan.taps.table(&padded, unit, plan.tiles[0].nr());
             planes = Some((padded, table));
         }
         let (geometry, slots) = (request.geometry.clone(), Slots::new(slots));
-        Self { geometry, isa: request.isa(), finish, kernels, plan, planes, whole, slots, pieces }
+        Self { geometry, isa: request.isa(), finish, kernels, plan, planes, rows, slots, pieces }
     }
 
     fn unit(&self, index: usize) -> DepthwiseUnit {
@@ -157,7 +162,8 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
                 (DepthwiseSource::Planes { .. }, Some((planes, taps))) if self.plan.taps.along == Along::Rows => {
                     let step = self.plan.taps.channels * planes.channel_len;
                     let filled = &mut copy[..unit.groups.len() * step];
-                    planes.fill_within(self.isa, &planes.slab(unit.chunk), &self.whole, x, filled);
+                    let rows = self.rows.get(unit.chunk).map_or(&[][..], Vec::as_slice);
+                    planes.fill_within(self.isa, &planes.slab(unit.chunk), rows, x, filled);
                     self.rows(&unit, io, sums, |rows| self.sum_planes((planes, taps), copy, self.step(step), rows));
                 }
                 (DepthwiseSource::Planes { .. }, Some((planes, taps))) => {
