@@ -2,7 +2,7 @@
 //! should be or off by a little, and now and then a size that is far too large.
 
 use arbitrary::{Result, Unstructured};
-use convoke_kernels::weave::{PhasePick, Picks, RowPick, Run, Strands, Sum};
+use convoke_kernels::weave::{OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Ahead, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
@@ -117,9 +117,9 @@ pub(super) fn weave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     let kernel = u.choose(weave_kernels::<T>(isa))?;
     let phases = u.int_in_range(0..=9)?;
     let runs = (0..u.int_in_range(0..=3)?)
-        .map(|_| Ok(Run { from: size(u, 9)?, phase: size(u, phases)?, at: size(u, 40)?, len: size(u, 99)? }))
+        .map(|_| Ok(OutputRun { from: size(u, 9)?, phase: size(u, phases)?, at: size(u, 40)?, len: size(u, 99)? }))
         .collect::<Result<Vec<_>>>()?;
-    let most = |of: fn(&Run) -> usize| runs.iter().map(of).max().unwrap_or(0);
+    let most = |of: fn(&OutputRun) -> usize| runs.iter().map(of).max().unwrap_or(0);
     let (read, written) = (most(|run| run.from.saturating_add(run.len)), most(|run| run.at.saturating_add(run.len)));
     let is_in_a_run = |at: usize| runs.iter().any(|run| at >= run.at && at - run.at < run.len);
     match u.int_in_range(0..=2)? {

@@ -12,9 +12,8 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    activation_kernel,
     Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
-    channel_kernels, spatial_kernels, two_row_kernels,
+    activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
 };
 
 use crate::with_bytes;

@@ -208,6 +208,7 @@ mod tests {
     use crate::{Axis, Conv};
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "a list of one run")]
     fn taps_that_see_padding_alone_are_left_out() {
         let conv = Conv::new([4, 2, 3, 1, 3]).dilations([36, 1, 20]).pads([36, 0, 5, 36, 0, 40]);
         let geometry = conv.geometry(&[1, 2, 33, 4, 10]).unwrap();

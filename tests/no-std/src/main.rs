@@ -17,9 +17,7 @@ use core::panic::PanicInfo;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke::{
-    Algorithm, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, Run, Threads, Workspace, bf16, f16,
-};
+use convoke::{Algorithm, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, Run, Workspace, bf16, f16};
 
 /// A layer of ones or small numbers, and its result from ONNX's documentation of the operators.
 struct Case {
