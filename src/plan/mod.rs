@@ -29,6 +29,7 @@ pub use planner::Planner;
 pub use run::Run;
 pub use tune::Tuning;
 
+use crate::Geometry;
 use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::error::{Error, bail};
@@ -37,7 +38,6 @@ use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::lower::contract::{Lowering, Recipe};
 use crate::machine::Machine;
 use crate::units::Count;
-use crate::{Activation, Geometry};
 use explain::Estimate;
 use live::LiveTaps;
 use packed::{Format, Live, PackedParts, Packing};
@@ -73,10 +73,9 @@ pub struct Plan<T: Element> {
     whole: Method<T>,
     /// What is run instead where some taps see padding alone.
     live: Option<(LiveTaps, Method<T>)>,
-    /// What is run instead where a weight is not finite. Made when it is asked for.
-    exact: Once<Method<T>>,
+    /// What is run instead where a weight is not finite, or its packed form.
+    exact: Method<T>,
     threads: usize,
-    activation: Activation,
     /// Whether this CPU has the ISA: kernels of another one panic where
     /// they are called.
     is_runnable: bool,
@@ -227,10 +226,8 @@ impl<T: Element> Plan<T> {
         let packing = |method: &Method<T>, w: &[T]| {
             Packing::new(&*method.lowering, &method.recipe, &method.format, w, self.bias_values(bias)?)
         };
+        let exact = || Ok(PackedParts { whole: packing(&self.exact, w)?, live: None }.into());
         let whole = packing(&self.whole, w)?;
-        if !whole.is_finite {
-            return Ok(PackedParts { whole: packing(self.exact(), w)?, live: None }.into());
-        }
         let live = match &self.live {
             Some((taps, method)) => {
                 let packing = packing(method, &taps.select(&self.at_once, w)?)?;
@@ -238,7 +235,9 @@ impl<T: Element> Plan<T> {
             }
             None => None,
         };
-        Ok(PackedParts { whole, live }.into())
+        // Transforms of finite weights may exceed the range of their type.
+        let is_finite = whole.is_finite && live.as_ref().is_none_or(|live| live.packing.is_finite);
+        if is_finite { Ok(PackedParts { whole, live }.into()) } else { exact() }
     }
 
     /// Checks that a run accepts these weights: their layer, the ISA and the layout must be those that
@@ -263,20 +262,15 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch), which names what differs.
     pub fn accepts(&self, packed: &PackedWeights<T>) -> Result<(), Error> {
-        let (op, format, own) = (self.geometry.op, &packed.parts.whole.format, &self.whole.format);
-        let reads_live = self.live.as_ref().is_none_or(|(taps, method)| {
-            let packed = packed.parts.live.as_ref();
-            packed.is_some_and(|packed| packed.taps == taps.ranges && packed.packing.format == method.format)
-        });
-        if format == own && reads_live {
+        let (op, format) = (self.geometry.op, &packed.parts.whole.format);
+        if self.reads(packed) {
             return Ok(());
         }
-        if let Some(difference) = format.layer.difference(&own.layer) {
+        if let Some(difference) = format.layer.difference(&self.whole.format.layer) {
             bail!(PackedMismatch, "{op}: {difference}");
         }
-        // Nothing reads the weights for an empty Y, and the definition's loops read all that are not
-        // finite.
-        if self.geometry.output_len() == 0 || !packed.parts.whole.is_finite {
+        // The definition's loops read W as it is. Nothing reads it for an empty Y.
+        if *format == self.exact.format || self.geometry.output_len() == 0 {
             return Ok(());
         }
         let (packed, needed) = (packed.layout(), self.explain().layout());
@@ -292,19 +286,24 @@ impl<T: Element> Plan<T> {
         self.live.as_ref().map_or(&self.whole, |(_, method)| method)
     }
 
-    /// What is run if a weight is not finite.
-    fn exact(&self) -> &Method<T> {
-        if self.whole.algorithm == Algorithm::NAIVE {
-            return &self.whole;
-        }
-        self.exact.call_once(|| Method::exact(&self.at_once, &self.machine, self.threads, self.activation))
+    /// Whether the pick's kernels read these weights.
+    fn reads(&self, packed: &PackedWeights<T>) -> bool {
+        let PackedParts { whole, live } = &*packed.parts;
+        let is_finite = |packing: &Packing<T>| packing.is_finite;
+        whole.format == self.whole.format
+            && is_finite(whole)
+            && self.live.as_ref().is_none_or(|(taps, method)| {
+                live.as_ref().is_some_and(|live| {
+                    live.taps == taps.ranges && live.packing.format == method.format && is_finite(&live.packing)
+                })
+            })
     }
 
     /// What is run on packed weights, and the part of them that it reads.
     fn method_for<'a>(&'a self, packed: &'a PackedWeights<T>) -> Result<(&'a Method<T>, &'a Packing<T>), Error> {
         self.accepts(packed)?;
         Ok(match (&self.live, &packed.parts.live) {
-            _ if !packed.parts.whole.is_finite => (self.exact(), &packed.parts.whole),
+            _ if !self.reads(packed) => (&self.exact, &packed.parts.whole),
             (Some((_, method)), Some(live)) => (method, &live.packing),
             _ => (&self.whole, &packed.parts.whole),
         })

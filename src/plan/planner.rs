@@ -496,14 +496,14 @@ impl Planner {
             let method = choice.method(&taps.geometry, isa);
             (taps, method)
         });
+        let exact = Method::exact(&at_once, machine, self.threads, self.activation);
         Plan {
             geometry,
             at_once,
             whole,
             live,
-            exact: Once::new(),
+            exact,
             threads: self.threads,
-            activation: self.activation,
             is_runnable: isa.is_available(),
             machine: machine.clone(),
             explanation: Once::new(),

@@ -110,10 +110,10 @@ impl<'a, 'y, T: Element> Run<'a, 'y, T> {
         Self { x, packed, residual, y, workspace: None, threads, strides }
     }
 
-    /// Adds a tensor of Y's shape before the activation; `None` adds none.
+    /// Adds a tensor of Y's shape before the activation, in place of what was to be added; `None` adds
+    /// nothing.
     pub fn residual(self, residual: Option<&'a [T]>) -> Self {
-        let residual = residual.map_or(self.residual, Addend::Tensor);
-        Self { residual, ..self }
+        Self { residual: residual.map_or(Addend::None, Addend::Tensor), ..self }
     }
 
     /// The scratch memory. Without it, the run allocates its own.

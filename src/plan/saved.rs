@@ -120,8 +120,8 @@ fn seal(bytes: &mut [u8]) {
 }
 
 impl<T: Element> Plan<T> {
-    /// Bytes that [`pack_into`](Self::pack_into) writes, a multiple of 64. There are a few hundred
-    /// more than [`packed_bytes`](Self::packed_bytes): the description of the layout.
+    /// Bytes that [`pack_into`](Self::pack_into) writes, a multiple of 64: the packed weights with the
+    /// description of their layout, or W as it is, whichever takes more.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
@@ -199,12 +199,12 @@ impl<T: Element> Plan<T> {
         let mut description = self.description();
         let mut parts = FileParts::behind(&description, bytes)?;
         let mut is_finite = parts.pack(&self.whole, w, &bias);
-        if let Some((method, w)) = &live {
-            is_finite &= parts.pack(method, w, &bias);
+        if let Some((method, w)) = live.as_ref().filter(|_| is_finite) {
+            is_finite = parts.pack(method, w, &bias);
         }
         if !is_finite {
             description = self.exact_description();
-            FileParts::behind(&description, bytes)?.pack(self.exact(), w, &bias);
+            FileParts::behind(&description, bytes)?.pack(&self.exact, w, &bias);
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
@@ -220,9 +220,9 @@ impl<T: Element> Plan<T> {
         Description { whole: self.whole.format.clone(), live }
     }
 
-    /// The description of weights that are not finite.
+    /// The description of weights that are packed as they are.
     fn exact_description(&self) -> Description {
-        Description { whole: self.exact().format.clone(), live: None }
+        Description { whole: self.exact.format.clone(), live: None }
     }
 }
 
@@ -331,7 +331,8 @@ impl<T: Element> PackedWeights<T> {
             Some((taps, described)) => Some(Live { taps, packing: packing(described)? }),
             None => None,
         };
-        if rest.passed != bytes.len() && whole.is_finite {
+        // Memory for another layout may be longer than that of weights as they are.
+        if rest.passed != bytes.len() && whole.format.layout != WeightLayout::AsGiven {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }
