@@ -57,7 +57,7 @@ pub(crate) struct PaddedPlanes {
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
     /// The same without the padding before and behind a row of X, and how many elements of each phase
-    /// are left. None where slabs have parts of rows.
+    /// are left. None where slabs have parts of rows, and for ConvTranspose.
     within: Option<(Vec<PhasePick>, usize)>,
     rows: Vec<PlaneRow>,
     /// For each row, the element of X that it is on each axis before the last, in the first slab.
@@ -332,7 +332,15 @@ impl PaddedPlanes {
     /// The planes of Conv.
     pub(crate) fn new(geometry: &Geometry, cut: SlabCut) -> Self {
         let first = geometry.axes.iter().map(|axis| -(axis.pad_begin as isize)).collect();
-        Self::from(geometry.axes.clone(), first, cut)
+        let mut new = Self::from(geometry.axes.clone(), first, cut);
+        let (axes, last) = (&new.axes, geometry.axes.len() - 1);
+        let row = match last {
+            _ if positions_on(axes, cut, last) < axes[last].output => 0,
+            0 => new.spans[0],
+            _ => new.pitches[last - 1],
+        };
+        new.within = phases_within(&axes[last], &new.phases, new.spans[last], row);
+        new
     }
 
     /// Planes whose first taps read `first` at output position 0. The axes' own pads are not used.
@@ -350,15 +358,10 @@ impl PaddedPlanes {
             .map(|tap| PhasePick { offset: place(&axes[last], tap).0, dst: tap * plane })
             .collect();
         along.sort_unstable_by_key(|phase| phase.offset);
-        let row = match last {
-            _ if positions_on(&axes, cut, last) < axes[last].output => 0,
-            0 => spans[0],
-            _ => pitches[last - 1],
-        };
-        let within = phases_within(&axes[last], &along, spans[last], row);
         let taps = tap_offsets(&axes, plane, &pitches);
         let (rows, places) = (Vec::new(), Vec::new());
-        let mut new = Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, within, rows, places };
+        let mut new =
+            Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, within: None, rows, places };
         new.list_rows(plane);
         new
     }
@@ -600,15 +603,17 @@ pub(crate) fn pick<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mu
         (Some(x), Some(kernel)) => kernel.pick(x, picks, planes),
         // A vector is converted in about the time of one element. Of long strides, few elements are
         // picked.
-        (None, Some(kernel)) if (2..=kernel.lanes() * picks.phases.len()).contains(&picks.stride) => {
+        (None, Some(kernel))
+            if (2..=(kernel.lanes() * picks.phases.len()).min(CONVERTED_ELEMENTS)).contains(&picks.stride) =>
+        {
             pick_converted(isa, kernel, x, picks, planes);
         }
         _ => convert(isa, x, picks, planes),
     }
 }
 
-/// Elements that are converted at a time before phases are picked from them, on the stack: more than
-/// a stride of which that is done.
+/// Elements that are converted at a time before phases are picked from them, on the stack: at least a
+/// stride of which that is done.
 const CONVERTED_ELEMENTS: usize = 1024;
 
 /// As [`WeaveKernel::pick`], for elements of a 16-bit type. The rows are converted first, because

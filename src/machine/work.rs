@@ -23,10 +23,8 @@ pub(crate) enum Item {
     NaiveFmas,
     /// Multiply-adds of vectors that are summed without tiles.
     SummedTaps,
-    /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them;
-    /// `implicit-gemm`, `transposed` and the `channel-gemm` algorithms count by slabs or bands of
-    /// images; `pointwise` counts one for each image and group; `depthwise`, `grouped` and
-    /// `upsample` count one for the layer; `im2col` and `col2im` count none.
+    /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them; `gemm`,
+    /// `channel-gemm` and `transposed` count by slabs or bands of images; the others count none or one.
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,

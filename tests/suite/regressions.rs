@@ -548,3 +548,62 @@ fn grouped_rows_of_stride_two_that_end_within_a_vector() {
     check(&layer(conv(1), [1, 8, 9, 10]));
     check(&layer(conv(2), [2, 8, 28, 28]));
 }
+
+/// Winograd's filters of finite weights may exceed the range of their type. The weights are then packed as
+/// they are, which the plan refused to run.
+#[test]
+fn weights_whose_transforms_overflow_are_accepted() {
+    let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+    for planner in [Planner::new(), Planner::new().algorithm(named("winograd"))] {
+        let plan = planner.plan::<f32>(conv.clone(), &[1, 64, 16, 16]).unwrap();
+        let packed = plan.pack(&vec![2e38; 64 * 64 * 9], None).unwrap();
+        assert_eq!(plan.accepts(&packed), Ok(()));
+        let (x, mut y) = (vec![1e-38; 64 * 256], vec![0.0; 64 * 256]);
+        plan.run(Run::new(&x, &packed, &mut y)).unwrap();
+        assert!((y[17] - 1152.0).abs() < 0.01, "{}", y[17]);
+    }
+}
+
+/// Elements of a 16-bit type are converted a stride at a time where many phases are picked. A stride
+/// longer than the buffer for that panicked.
+#[test]
+fn long_strides_of_16_bit_types() {
+    let layer = layer(Conv::new([1, 1, 1, 140]).strides([1, 1100]), [1, 1, 1, 5000]);
+    let operands = Operands::<f16>::uniform(&layer.geometry(), 5);
+    let oracle = Oracle::new(&layer.geometry(), &operands);
+    for combination in Combination::all() {
+        let Some(plan) = combination.plan::<f16>(&layer, |planner| planner) else { continue };
+        let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
+        assert_eq!(checked, Ok(()), "{combination}");
+    }
+}
+
+/// Without input channels, the runs of taps that meet input wrote more tiles than there was scratch for.
+#[test]
+fn no_channels_and_taps_on_padding_alone() {
+    let layer = layer(Conv::new([40, 0, 3, 3]).dilations([1, 8]).pads([1, 8, 1, 8]), [1, 0, 8, 8]);
+    let operands = Operands::<f32>::uniform(&layer.geometry(), 5).with_bias(&layer.geometry());
+    let oracle = Oracle::new(&layer.geometry(), &operands);
+    for combination in Combination::all() {
+        let Some(plan) = combination.plan::<f32>(&layer, |planner| planner) else { continue };
+        let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
+        assert_eq!(checked, Ok(()), "{combination}");
+    }
+}
+
+/// A depthwise layer of a 16-bit type whose converted channels exceed the limit was computed from planes,
+/// in another order of sums.
+#[test]
+fn a_limit_does_not_change_the_bits_of_depthwise_layers() {
+    for strides in [[1, 1], [2, 2]] {
+        let conv = Conv::new([4, 1, 3, 3]).group(4).strides(strides).pads([1, 1, 1, 1]);
+        let layer = layer(conv, [1, 4, 224, 224]);
+        let operands = Operands::<f16>::uniform(&layer.geometry(), 5);
+        for combination in Combination::all().filter(|c| c.algorithm == named("depthwise")) {
+            let free = combination.plan::<f16>(&layer, |planner| planner).unwrap();
+            let limited = combination.plan::<f16>(&layer, |planner| planner.workspace_limit(128 << 10));
+            let Some(limited) = limited else { continue };
+            assert!(bits(&operands.run(&free)) == bits(&operands.run(&limited)), "{combination}");
+        }
+    }
+}

@@ -13,6 +13,8 @@ use crate::{Axis, Geometry};
 /// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at
 /// most, so that they stay in a cache: an absolute size until it is measured with other caches.
 const UNIT_BYTES: usize = 64 << 10;
+/// Bytes of each piece of scratch for weights that are packed along channels, at most: a limit of memory.
+const MOST_FIXED_BYTES: usize = 64 << 20;
 
 /// Rows of a tile where X and Y leave the L2 cache: higher tiles would read more streams than the
 /// hardware fetches ahead.
@@ -169,7 +171,8 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         if taps.is_one_row && taps.w.output > SHORT_ROW_VECTORS * tiles.first()?.nr() {
             return None;
         }
-        if self.converted_len().saturating_mul(size_of::<T::Acc>()) > self.most_bytes {
+        // Sums from X have another order than those from planes, which must not depend on a limit.
+        if self.converted_len().saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
             return None;
         }
         tiles.iter().enumerate().rev().find_map(|(i, kernel)| {
@@ -221,11 +224,10 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         (values.checked_mul(size_of::<T::Acc>())? <= most_bytes).then_some(DepthwiseSource::Planes { cut, sizes })
     }
 
-    /// Bytes of each piece of scratch, at most. For weights that are packed along channels, it is what offsets of
-    /// 32 bits reach.
+    /// Bytes of each piece of scratch, at most. Weights that are packed along channels leave no choice.
     fn limit(&self) -> usize {
         let is_fixed = self.taps.along == Along::Channels && self.request.layout.is_some();
-        if is_fixed { u32::MAX as usize } else { MOST_BYTES }
+        if is_fixed { MOST_FIXED_BYTES } else { MOST_BYTES }
     }
 
     /// Output channels whose sums are kept at a time.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Real, SpatialKernel};
 
-use super::source::{RowReading, SourcePlan, cropped, live_taps};
+use super::source::{RowReading, SourcePlan, cropped, live_runs};
 use crate::element::Element;
 use crate::lower::contract::Request;
 use crate::lower::engine::{FEW_STEPS, SpatialTiles, lanes};
@@ -182,7 +182,7 @@ impl<T: Element> GemmSearch<'_, T> {
         let axes = cropped(geometry).axes;
         let block = planes::channels_per_block(channels, taps, MOST_STEPS);
         let (k_blocks, value_bytes) = (channels.div_ceil(block), size_of::<T::Acc>());
-        let k_parts = k_blocks * live_taps(&geometry.axes).len();
+        let k_parts = k_blocks.max(1) * live_runs(&geometry.axes);
         let a_bytes = (rows * block * taps).saturating_mul(value_bytes);
         let limits = SlabLimits {
             images: geometry.batch * geometry.group,

@@ -153,7 +153,7 @@ pub(super) fn cropped(geometry: &Geometry) -> Geometry {
 }
 
 /// The taps of the [`cropped`] layer, numbered in the whole kernel, as runs of neighbours.
-pub(super) fn live_taps(axes: &[Axis]) -> Vec<Range<usize>> {
+fn live_taps(axes: &[Axis]) -> Vec<Range<usize>> {
     let mut runs = alloc::vec![0..1];
     for axis in axes {
         let (taps, kernel) = (axis.cropped().0, axis.kernel);
@@ -163,6 +163,19 @@ pub(super) fn live_taps(axes: &[Axis]) -> Vec<Range<usize>> {
             let of_tap = |tap: usize| tap * kernel + taps.start..tap * kernel + taps.end;
             runs.into_iter().flatten().map(of_tap).collect()
         };
+    }
+    runs
+}
+
+/// The number of these runs, which may be more than memory has room for.
+pub(super) fn live_runs(axes: &[Axis]) -> usize {
+    let (mut runs, mut all) = (1_usize, 1_usize);
+    for axis in axes {
+        let taps = axis.cropped().0.len();
+        if taps < axis.kernel {
+            runs = all;
+        }
+        all = all.saturating_mul(taps);
     }
     runs
 }
@@ -204,7 +217,7 @@ impl SourceRows {
 
 #[cfg(test)]
 mod tests {
-    use super::{cropped, live_taps};
+    use super::{cropped, live_runs, live_taps};
     use crate::{Axis, Conv};
 
     #[test]
@@ -213,7 +226,7 @@ mod tests {
         let conv = Conv::new([4, 2, 3, 1, 3]).dilations([36, 1, 20]).pads([36, 0, 5, 36, 0, 40]);
         let geometry = conv.geometry(&[1, 2, 33, 4, 10]).unwrap();
         assert_eq!(live_taps(&geometry.axes), [3..4]);
-        assert_eq!(cropped(&geometry).kernel_volume(), 1);
+        assert_eq!((cropped(&geometry).kernel_volume(), live_runs(&geometry.axes)), (1, 1));
         let axis = |dilation| Axis {
             input: 8,
             kernel: 3,
@@ -226,5 +239,6 @@ mod tests {
         assert_eq!(live_taps(&[axis(1), axis(1)]), [0..9]);
         assert_eq!(live_taps(&[axis(8), axis(1)]), [3..6]);
         assert_eq!(live_taps(&[axis(1), axis(8)]), [1..2, 4..5, 7..8]);
+        assert_eq!(live_runs(&[axis(1), axis(8)]), 3);
     }
 }
