@@ -272,17 +272,10 @@ impl<T: Copy> Region<'_, T> {
 
     /// Asserts that `len` neighbouring elements from `at` on are this task's.
     fn check(&self, at: usize, len: usize) {
-        if !cfg!(debug_assertions) || !self.is_checked {
-            return;
-        }
-        // The channels that the elements lie in may belong to different boxes.
-        let (mut rest, end) = (at, at + len);
-        while rest < end {
-            let of_channel = (end - rest).min(self.shape.positions - rest % self.shape.positions);
+        if cfg!(debug_assertions) && self.is_checked && len > 0 {
             let mut is_own = false;
-            self.split.patches(self.task, &mut |patch| is_own |= patch.contains(self.shape, rest, of_channel));
-            debug_assert!(is_own, "elements {at}..{end} are not those of task {}", self.task);
-            rest += of_channel;
+            self.split.patches(self.task, &mut |patch| is_own |= patch.contains(self.shape, at, len));
+            debug_assert!(is_own, "elements {at}..{} are not those of task {}", at + len, self.task);
         }
     }
 }

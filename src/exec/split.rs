@@ -121,25 +121,6 @@ impl Patch {
         }
     }
 
-    /// Calls `patch` with the boxes of neighbouring outputs of some images, counted over all channels of
-    /// `size` positions each: the rest of the first channel, whole channels, and the start of the last.
-    pub(crate) fn for_each_run_of_image(
-        images: Range<usize>,
-        outputs: Range<usize>,
-        size: usize,
-        patch: &mut dyn FnMut(Patch),
-    ) {
-        let mut at = outputs.start;
-        while at < outputs.end {
-            let (channel, position) = (at / size, at % size);
-            let is_whole = position == 0 && at + size <= outputs.end;
-            let channels = if is_whole { (outputs.end - at) / size } else { 1 };
-            let end = if is_whole { size } else { size.min(position + outputs.end - at) };
-            patch(Self::rows(images.clone(), channel..channel + channels, position..end, size));
-            at += channels * (end - position);
-        }
-    }
-
     /// Whether all its places exist in Y.
     fn is_within(&self, shape: &Shape) -> bool {
         let positions = self.axes.iter().try_fold(1_usize, |product, span| product.checked_mul(span.size));

@@ -149,7 +149,7 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
     vec![
         Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer),
         Candidate::new("gemm", Conv, ANY, gemm::offer),
-        Candidate::new("channel-gemm", None, channel_gemm::accepts, channel_gemm::offer),
+        Candidate::new("channel-gemm", None, ANY, channel_gemm::offer),
         Candidate::new("im2col:native", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Native, bytes)),
         Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),
         Candidate::new("im2col:matrixmultiply", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),

@@ -49,6 +49,8 @@ pub(crate) enum Item {
     StoredVectors,
     /// Vectors of sums along channels that are transposed, and stored into Y.
     TransposedVectors,
+    /// Vectors of sums that are added to others, or copied.
+    AddedVectors,
     /// Vectors of sums that are interleaved with those of other phases, and stored: from tiles, and
     /// without tiles.
     WovenVectors,
@@ -185,6 +187,7 @@ impl Machine {
             Item::KeptVectors => (Kind::Stores, prices.sum_cycles),
             Item::StoredVectors => (Kind::Stores, prices.store_cycles),
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
+            Item::AddedVectors => (Kind::Stores, prices.added_cycles),
             Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
             Item::SummedVectors => (Kind::Stores, prices.summed_cycles),
             Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),

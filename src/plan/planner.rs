@@ -236,8 +236,7 @@ impl Planner {
     /// Winograd's weights keep the tiles that they were packed for. So weights that were packed under
     /// [`Accuracy::Fast`] have its errors also in plans of [`Accuracy::Standard`]; plans of
     /// [`Accuracy::Strict`] refuse them. A plan whose Y is empty packs weights for the naive loops:
-    /// plans that accept them are slow. Weights of a ConvTranspose that were packed for a single position
-    /// of X may serve such an X alone.
+    /// plans that accept them are slow.
     ///
     /// ```
     /// use convoke::{Conv, Planner, Run};

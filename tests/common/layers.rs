@@ -212,9 +212,12 @@ pub fn covered() -> impl Strategy<Value = Layer> {
 pub fn one_position() -> impl Strategy<Value = Layer> {
     let channels = (0..=40_usize, 1..=3_usize, 0..=70_usize, 1..=70_usize);
     let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
-    (channels, vec((1..=5_usize, 1..=3_usize), 1..=4)).prop_map(|(channels, axes)| {
-        let draw = |(kernel, stride): (usize, usize)| {
-            let (dilation, extra, pad_begin, pad_end, output_padding, shortfall) = (1, 1, 0, 0, 0, 0);
+    let axis = (1..=5_usize, 1..=3_usize, 0..=4_usize, 0..=4_usize);
+    (channels, vec(axis, 1..=4)).prop_map(|(channels, axes)| {
+        let draw = |(kernel, stride, pad_begin, pad_end): (usize, usize, usize, usize)| {
+            let pad_begin = pad_begin.min(kernel - 1);
+            let pad_end = pad_end.min(kernel - 1 - pad_begin);
+            let (dilation, extra, output_padding, shortfall) = (1, 1, 0, 0);
             DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding, shortfall }
         };
         let axes: Vec<_> = axes.into_iter().map(draw).collect();

@@ -326,10 +326,6 @@ impl<T: Scalar> Sizes<T> {
         let (x_shape, weights, _) = &self.inputs[first];
         let packing = layer(self.operator.clone(), x_shape.clone());
         let Some(plan) = combination.plan::<T>(&packing, |planner| planner) else { return false };
-        // What channel-gemm packs for a ConvTranspose serves a single position of X alone.
-        if combination.algorithm == named("channel-gemm") && plan.geometry().op == convoke::Op::ConvTranspose {
-            return false;
-        }
         let packed = weights.pack(&plan);
         assert_eq!(packed.layout(), plan.explain().layout());
         for (x_shape, operands, oracle) in &self.inputs {

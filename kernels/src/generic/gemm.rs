@@ -515,7 +515,7 @@ unsafe fn store_columns<V: Simd>(
     // SAFETY: TileStore promises nrv entries of columns. Row i's column j may be written, and the
     // residual read, at i * ldy + offset for as many elements as its mask has bits.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y);
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y, 0);
         for j in 0..nrv {
             let column = *columns.add(j);
             let n = column.mask.count_ones() as usize;
@@ -523,7 +523,7 @@ unsafe fn store_columns<V: Simd>(
                 let at = i * store.ldy + column.offset;
                 let v = V::load(tile.add((i * nrv + j) * V::LANES));
                 let sums = if column.mask == V::ALL { v } else { v.compress(column.mask) };
-                finish.store_first(sums, store.y.add(at), n);
+                finish.store_first(sums, at, n);
             }
         }
     }
@@ -546,7 +546,7 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
     // `channels`, and that row c < channels may be written, and the residual read, at c * ldy for
     // `pixels` elements.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y);
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y, 0);
         for first in (0..pixels).step_by(V::LANES) {
             let n = (pixels - first).min(V::LANES);
             for j in 0..nrv {
@@ -559,7 +559,7 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
                 for (c, row) in rows.iter().enumerate().take(channels) {
                     let channel = j * V::LANES + c;
                     let sums = row.add(V::splat(*store.epilogue.bias.add(channel)));
-                    finish.store_first(sums, store.y.add(channel * store.ldy + first), n);
+                    finish.store_first(sums, channel * store.ldy + first, n);
                 }
             }
         }

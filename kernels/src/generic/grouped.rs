@@ -212,7 +212,7 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usiz
     // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
     // `len` elements; n of them are left at vector j.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, 0);
         for i in 0..mr {
             for j in 0..nrv {
                 let first = done + j * V::LANES;
@@ -221,7 +221,7 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usiz
                     break;
                 }
                 let sums = V::load(args.tile.add((i * nrv + j) * V::LANES));
-                finish.store_first(sums, args.y.add(i * args.ldy + first), n);
+                finish.store_first(sums, i * args.ldy + first, n);
             }
         }
     }

@@ -29,27 +29,31 @@ pub(crate) struct VectorEpilogue<V: Simd> {
 }
 
 impl<V: Simd> VectorEpilogue<V> {
+    /// For the elements of the destination and of the residual from `from` on.
+    ///
     /// # Safety
-    /// CPU: the ISA of `V`.
+    /// CPU: the ISA of `V`. Memory: the destination and the residual, unless it is null, have that element.
     #[inline(always)]
-    pub(crate) unsafe fn new(epilogue: &EpilogueArgs<V::Elem>, y: *mut V::Elem) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        let bounds = unsafe { [V::splat(epilogue.lo), V::splat(epilogue.hi)] };
-        Self { residual: epilogue.residual, bounds, y }
+    pub(crate) unsafe fn new(epilogue: &EpilogueArgs<V::Elem>, y: *mut V::Elem, from: usize) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let bounds = [V::splat(epilogue.lo), V::splat(epilogue.hi)];
+            Self { residual: epilogue.residual_from(from), bounds, y: y.add(from) }
+        }
     }
 
-    /// Finishes a vector of sums, which go to the elements from `y` on, an address in the destination.
+    /// Finishes a vector of sums, which go to the elements from `at` on.
     ///
     /// # Safety
     /// CPU: the ISA of `V`. Memory: those elements are writable, and the residual, unless it is null, is
     /// readable for as many.
     #[inline(always)]
-    pub(crate) unsafe fn store(&self, sums: V, y: *mut V::Elem) {
+    pub(crate) unsafe fn store(&self, sums: V, at: usize) {
         let [lo, hi] = self.bounds;
-        // SAFETY: the caller's promise of ISA and memory. Without a residual, no distance is computed.
+        // SAFETY: the caller's promise of ISA and memory.
         unsafe {
-            let sums = if self.residual.is_null() { sums } else { sums.add(V::load(self.residual_at(y))) };
-            sums.clamp(lo, hi).store(y);
+            let sums = if self.residual.is_null() { sums } else { sums.add(V::load(self.residual.add(at))) };
+            sums.clamp(lo, hi).store(self.y.add(at));
         }
     }
 
@@ -59,18 +63,13 @@ impl<V: Simd> VectorEpilogue<V> {
     /// # Safety
     /// As `store`, for `n <= LANES` elements.
     #[inline(always)]
-    pub(crate) unsafe fn store_first(&self, sums: V, y: *mut V::Elem, n: usize) {
+    pub(crate) unsafe fn store_first(&self, sums: V, at: usize, n: usize) {
         let [lo, hi] = self.bounds;
         // SAFETY: as in `store`.
         unsafe {
-            let sums = if self.residual.is_null() { sums } else { sums.add(V::load_first(self.residual_at(y), n)) };
-            sums.clamp(lo, hi).store_first(y, n);
+            let sums = if self.residual.is_null() { sums } else { sums.add(V::load_first(self.residual.add(at), n)) };
+            sums.clamp(lo, hi).store_first(self.y.add(at), n);
         }
-    }
-
-    #[inline(always)]
-    fn residual_at(&self, y: *mut V::Elem) -> *const V::Elem {
-        self.residual.wrapping_byte_add(y.addr().wrapping_sub(self.y.addr()))
     }
 }
 
@@ -106,7 +105,7 @@ macro_rules! kernels {
     ) => {
         use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
         use crate::isa::Code;
-use crate::simd::Simd;
+        use crate::simd::Simd;
         use crate::table::Kernels;
 
         const LANES: usize = $vector::LANES;

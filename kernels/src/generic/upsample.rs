@@ -17,9 +17,9 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::VectorEpilogue;
 use crate::Real;
 use crate::simd::{LEAST_ROW, Simd};
+use crate::ukernel::EpilogueArgs;
 use crate::upsample::UpsampleArgs;
 
 /// The most vectors of a row of X that a step holds in registers, and the most rows: 5 taps with
@@ -194,7 +194,8 @@ unsafe fn pairs<
     // caller promises that. Stores and the residual end with the output's row.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
-        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
+        let EpilogueArgs { residual, lo, hi, .. } = args.epilogue;
+        let (lo, hi) = (V::splat(lo), V::splat(hi));
         let masks = if !MASKED || PARTIAL && (edges.head..edges.tail).contains(&pair) {
             3
         } else if pair < edges.head {
@@ -247,10 +248,18 @@ unsafe fn pairs<
             for (i, x) in [(0, a), (1, b)] {
                 let n = if MASKED { args.output.width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
                 let y = y.wrapping_add(i * V::LANES).cast_mut();
+                let mut x = x;
+                // Only a residual needs the distance from the beginning of Y.
                 if n >= V::LANES {
-                    finish.store(x, y);
+                    if !residual.is_null() {
+                        x = x.add(V::load(residual.offset(y.offset_from(args.y))));
+                    }
+                    x.clamp(lo, hi).store(y);
                 } else if n > 0 {
-                    finish.store_first(x, y, n);
+                    if !residual.is_null() {
+                        x = x.add(V::load_first(residual.offset(y.offset_from(args.y)), n));
+                    }
+                    x.clamp(lo, hi).store_first(y, n);
                 }
             }
         }

@@ -91,7 +91,8 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one
     // element further. The stores are `n` elements from `at + done` on.
     unsafe {
-        let (finish, bias) = (VectorEpilogue::<V>::new(&args.epilogue, args.y), V::splat(*args.epilogue.bias));
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, run.at + done);
+        let bias = V::splat(*args.epilogue.bias);
         let x = args.x.wrapping_add(run.from + done / P);
         let mut strands = [[bias; NV]; P];
         for p in 0..P {
@@ -116,11 +117,10 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             for p in 0..P {
                 let at = (j * P + p) * V::LANES;
                 let n = n.saturating_sub(at).min(V::LANES);
-                let y = args.y.wrapping_add(run.at + done + at);
                 if n == V::LANES {
-                    finish.store(v[p], y);
+                    finish.store(v[p], at);
                 } else if n > 0 {
-                    finish.store_first(v[p], y, n);
+                    finish.store_first(v[p], at, n);
                 }
             }
         }
@@ -216,9 +216,7 @@ impl<const P: usize> PickRun<'_, P> {
                     if let Some(src) = src {
                         for s in 0..STRIDE {
                             let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
-                            if ahead > 0 {
-                                V::prefetch(src.wrapping_add(ahead));
-                            }
+                            V::prefetch(src.wrapping_add(ahead));
                             v[s] = V::load(src);
                         }
                         v = V::deinterleave(v);
@@ -253,9 +251,7 @@ impl<const P: usize> PickRun<'_, P> {
                     let src = src.wrapping_add(begin).wrapping_offset(self.position);
                     for s in 0..STRIDE {
                         let src = src.wrapping_add(s * V::LANES);
-                        if ahead > 0 {
-                            V::prefetch(src.wrapping_add(ahead));
-                        }
+                        V::prefetch(src.wrapping_add(ahead));
                         v[s] = V::load_mask(src, masks[s]);
                     }
                     v = V::deinterleave(v);
@@ -386,7 +382,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Out
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
     // stores at `at + len` of the row.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, 0);
         // What rows have in common is computed once, because there is little work for each row.
         let mut strands = [args.sums; P];
         for p in 0..P {
@@ -406,7 +402,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Out
                 let v = interleave::<V, P>(v);
                 for j in 0..P {
                     let at = at + (i * P + j) * V::LANES;
-                    finish.store(v[j].add(bias), args.y.add(at));
+                    finish.store(v[j].add(bias), at);
                 }
             }
             if rest > 0 {
@@ -418,7 +414,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Out
                 for j in 0..P {
                     let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
                     if n > 0 {
-                        finish.store_first(v[j].add(bias), args.y.add(at + (whole * P + j) * V::LANES), n);
+                        finish.store_first(v[j].add(bias), at + (whole * P + j) * V::LANES, n);
                     }
                 }
             }

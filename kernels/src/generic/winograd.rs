@@ -779,12 +779,12 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<'_, V::Elem>, at: usi
             }
             return;
         }
-        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y);
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, at);
         // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
         // live in memory.
         for c in 0..V::LANES {
             if c < to.channels {
-                finish.store_first(t[c], y.add(c * to.channel_step), width);
+                finish.store_first(t[c], c * to.channel_step, width);
             }
         }
     }

@@ -1,10 +1,9 @@
-//! Layers that are a product of matrices whose rows are images: Conv whose kernel covers X exactly
-//! (a classifier's last layers, squeeze-excitation blocks), and ConvTranspose of a single position
-//! whose kernel covers Y exactly (a generator's first layer).
+//! Conv whose kernel covers X exactly, with images as pixels: a classifier's last layers, and
+//! squeeze-excitation blocks.
 //!
 //! Most of what such a layer reads are weights. Image by image they would be read once for each
 //! image. Here they are read once for a band of images: M = images, N = M/group, K = C/group *
-//! kernel volume, for each group. For ConvTranspose the taps belong to N. K is in blocks, so that the values of the images stay in the L1
+//! kernel volume, for each group. K is in blocks, so that the values of the images stay in the L1
 //! cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most
 //! [`MOST_PANELS`] panels.
 
@@ -42,32 +41,12 @@ fn band_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
-/// A Conv whose kernel covers X exactly, or a ConvTranspose of one position whose kernel covers Y.
-pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    let is_covered = |axis: &Axis| is_covered(geometry.op, axis);
-    let uncovered = geometry.axes.iter().enumerate().find(|(_, axis)| !is_covered(axis));
-    uncovered.map_or(Ok(()), |(i, axis)| {
-        let Axis { input, kernel, output, dilation, pad_begin, pad_end, .. } = axis;
-        let rule = match geometry.op {
-            Op::Conv => "only a kernel that covers the input and no padding can be",
-            Op::ConvTranspose => "only an input of 1, a kernel that covers the output and no padding can be",
-        };
-        Err(alloc::format!(
-            "spatial axis {i} has input {input}, output {output}, kernel {kernel}, dilation {dilation}, pads {pad_begin} + {pad_end}, {rule}"
-        ))
-    })
-}
-
-/// Whether the kernel covers X, or for ConvTranspose Y, along an axis. If it covers all axes, the
-/// elements of an image lie in memory as the steps of k do, and its outputs as W's filters, so that
-/// images are rows of the product's matrices.
-fn is_covered(op: Op, axis: &Axis) -> bool {
-    let covered = match op {
-        Op::Conv => axis.input,
-        Op::ConvTranspose if axis.input == 1 => axis.output,
-        Op::ConvTranspose => return false,
-    };
-    covered == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
+/// Whether the kernel covers X exactly. The elements of an image then lie in memory as the steps of k do,
+/// so that an image is a row of the product's matrix.
+pub(super) fn is_covered(geometry: &Geometry) -> bool {
+    let is_covered =
+        |axis: &Axis| axis.input == axis.kernel && !axis.is_padded() && (axis.dilation == 1 || axis.kernel == 1);
+    geometry.axes.iter().all(is_covered)
 }
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
@@ -102,8 +81,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let build: Build<'a, T> = Box::new(move || {
         let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
         let (isa, finish) = (request.isa(), Finish::new(request));
-        let (op, positions) = (request.geometry.op, request.geometry.output_spatial());
-        Box::new(Images { op, positions, isa, finish, weights, blocking, tiles, koff, transposed, sums })
+        Box::new(Images { isa, finish, weights, blocking, tiles, koff, transposed, sums })
     });
     Ok(Offer { recipe, build })
 }
@@ -150,9 +128,6 @@ impl ImagesBlocking {
 }
 
 struct Images<T: Element> {
-    op: Op,
-    /// Output positions of a channel.
-    positions: usize,
     isa: Isa,
     finish: Finish<T::Acc>,
     weights: ChannelWeights,
@@ -223,8 +198,7 @@ impl<T: Element> Images<T> {
         for ImageSums { at, channels, width } in task.sums() {
             for row in sums[at..][..task.tiles.width * width].chunks_exact_mut(width) {
                 let (body, rest) = row.split_at_mut(channels.len());
-                let outputs = task.at(0, self.weights.rows) + channels.start..;
-                body.iter_mut().zip(outputs).for_each(|(sum, output)| *sum = bias[output / self.positions]);
+                body.copy_from_slice(&bias[task.group * self.weights.rows..][channels.clone()]);
                 rest.fill(T::Acc::ZERO);
             }
         }
@@ -296,14 +270,13 @@ impl<T: Element> Split for Images<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.blocking.split.part(task);
-        let (images, outputs) = (self.blocking.bands.range(part.image), self.weights.channels_of(&part));
-        Patch::for_each_run_of_image(images, outputs, self.positions, patch);
+        patch(Patch::rows(self.blocking.bands.range(part.image), self.weights.channels_of(&part), 0..1, 1));
     }
 }
 
 impl<T: Element> Lowering<T> for Images<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        self.weights.pack(self.op, w, packed);
+        self.weights.pack(Op::Conv, w, packed);
     }
 
     /// One share of the panels, for one group of one band of images.

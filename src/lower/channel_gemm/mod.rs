@@ -2,12 +2,13 @@
 //! positions would run half empty.
 //!
 //! - [`conv`]: Conv, with output positions as pixels.
-//! - [`images`]: with images as pixels, where the kernel covers X; and for ConvTranspose of a single
-//!   position.
+//! - [`images`]: Conv with images as pixels, where the kernel covers X.
+//! - [`added`]: ConvTranspose, with the taps added in place.
 //!
-//! Both share how weights are packed ([`weights`]), so that weights serve both, and the tiles
-//! ([`channel_tiles`](super::channel_tiles)).
+//! They share how weights are packed ([`weights`]), so that weights serve both kinds of Conv, and the
+//! tiles ([`channel_tiles`](super::channel_tiles)).
 
+mod added;
 mod conv;
 mod images;
 mod last_steps;
@@ -15,23 +16,14 @@ mod source;
 mod taps;
 mod weights;
 
-use alloc::string::String;
-
 use super::contract::{Answer, Request};
-use crate::{Element, Geometry, Op};
-
-/// Every Conv, and a ConvTranspose of one position whose kernel covers Y.
-pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    match geometry.op {
-        Op::Conv => Ok(()),
-        Op::ConvTranspose => images::accepts(geometry),
-    }
-}
+use crate::{Element, Op};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
-    // Pixel by pixel, a kernel that covers X would read its weights once for each image.
-    match images::accepts(request.geometry) {
-        Ok(()) => images::offer(request, most_bytes),
-        Err(_) => conv::offer(request, most_bytes),
+    match request.geometry.op {
+        Op::ConvTranspose => added::offer(request, most_bytes),
+        // Pixel by pixel, a kernel that covers X would read its weights once for each image.
+        Op::Conv if images::is_covered(request.geometry) => images::offer(request, most_bytes),
+        Op::Conv => conv::offer(request, most_bytes),
     }
 }

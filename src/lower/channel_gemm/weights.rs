@@ -24,7 +24,7 @@ const MOST_STEPS: usize = 576;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ChannelWeights {
     pub(super) groups: usize,
-    /// Output channels of a group. For ConvTranspose, those times the taps.
+    /// Output channels of a group.
     pub(super) rows: usize,
     /// The same with those that fill up the last panel.
     pub(super) padded: usize,
@@ -46,10 +46,10 @@ impl ChannelWeights {
     pub(super) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
         let geometry = request.geometry;
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
-        let (outputs, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
-        // ConvTranspose is served where each output has a tap of its own.
-        let (rows, taps) = if geometry.op == Op::Conv { (outputs, taps) } else { (outputs * taps, 1) };
-        let block = planes::channels_per_block(channels, taps, MOST_STEPS);
+        let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
+        // ConvTranspose multiplies by one tap at a time.
+        let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
+        let block = planes::channels_per_block(channels, taps_of_step, MOST_STEPS);
         let panels =
             ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(|| String::from("no kernel for this tile"))?;
         let padded = panels.padded(rows);
@@ -135,7 +135,7 @@ impl ChannelWeights {
         for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
             let value = |row: usize, tap: usize, c: usize| match op {
                 Op::Conv => w[((group * rows + row) * channels + c) * taps + tap].to_acc(),
-                Op::ConvTranspose => w[(group * channels + c) * rows + row].to_acc(),
+                Op::ConvTranspose => w[((group * channels + c) * rows + row) * taps + tap].to_acc(),
             };
             for (p, panel) in packed.chunks_mut(self.nr() * self.steps()).enumerate() {
                 let width = panel.len() / self.steps();

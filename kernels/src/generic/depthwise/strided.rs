@@ -136,7 +136,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
     let is_there = |row: usize| ((first + row as isize) as usize) < args.input.height;
     // SAFETY: rows outside of X are left out; the rest is the caller's promise.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(&output.epilogue, output.y);
+        let finish = VectorEpilogue::<V>::new(&output.epilogue, output.y, 0);
         // The compiler must not know this address: it would compute the addresses of all rows,
         // and keep them in memory.
         let mut row = V::advance(x, 0);
@@ -155,7 +155,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             V::prefetch_near(row.wrapping_add(ahead));
             V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
             let x = three::<V, MASKED>(row, &view);
-            store_row(&finish, add_three(sum, x, w[2]), output.y.wrapping_add(y), n);
+            finish.store_first(add_three(sum, x, w[2]), y, n);
             sum = add_three(bias, x, w[0]);
             y += output.y_row;
             row = V::advance(row, args.step);
@@ -168,19 +168,9 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             }
             row = V::advance(row, args.step);
         }
-        store_row(&finish, sum, output.y.wrapping_add(y), n);
+        finish.store_first(sum, y, n);
         let _ = row;
     }
-}
-
-/// Finishes `n` elements of a row, which go to `y`.
-///
-/// # Safety
-/// As [`VectorEpilogue::store_first`].
-#[inline(always)]
-unsafe fn store_row<V: Simd>(finish: &VectorEpilogue<V>, sums: V, y: *mut V::Elem, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { if n == V::LANES { finish.store(sums, y) } else { finish.store_first(sums, y, n) } }
 }
 
 /// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for columns of
