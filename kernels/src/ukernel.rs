@@ -202,7 +202,7 @@ impl Ahead {
         if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
     }
 
-    /// States for [`finish_panels`](SpatialKernel::finish_panels) that `turns` panels have
+    /// States for [`activate_panels`](SpatialKernel::activate_panels) that `turns` panels have
     /// fetched their lines of the rows before.
     #[must_use]
     pub fn turns(self, turns: usize) -> Self {
