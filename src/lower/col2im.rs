@@ -10,11 +10,12 @@
 //! Along the last axis the sums are stored by phases of the stride, so that each addition is of two
 //! runs of neighbours.
 //!
-//! Accepts every ConvTranspose. Scratch of a task: a tile of the input and one of the product,
-//! each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the band, of at most
-//! [`band_bytes`] or one position of [`MOST_BAND_BYTES`].
+//! Accepts every ConvTranspose of at most [`MOST_TAPS`]. Scratch of a task: a tile of the input and one
+//! of the product, each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the band, of
+//! at most [`band_bytes`] or one position of [`MOST_BAND_BYTES`].
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::stream;
@@ -43,6 +44,8 @@ const ROWS_OF_GEMM: usize = 256;
 const MOST_BLOCK_STEPS: usize = 1024;
 /// The fewest positions of a tile. Fewer make poor columns of a GEMM.
 const LEAST_POSITIONS: usize = 64;
+/// Taps, at most: the product of a tile has a row for each tap of an output channel.
+const MOST_TAPS: usize = 1 << 14;
 /// The most positions of a tile. More gain nothing.
 const MOST_POSITIONS: usize = 4096;
 
@@ -60,6 +63,19 @@ fn tile_bytes(machine: &Machine) -> usize {
 /// Bytes of the sums of a band, about: they stay in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
+}
+
+/// The rule of [`MOST_TAPS`].
+///
+/// # Errors
+/// The reason why not.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    match geometry.kernel_volume() {
+        taps if taps > MOST_TAPS => {
+            Err(alloc::format!("the kernel has {taps} taps, and at most {MOST_TAPS} can be multiplied at once"))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most_bytes: usize) -> Answer<'a, T> {

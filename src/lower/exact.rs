@@ -24,10 +24,11 @@ use crate::{Axis, Geometry, Op, reference};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
+    let is_exact = request.layout == Some(&WeightLayout::Exact);
     let recipe = Recipe {
         kernel: "naive",
         details: String::from("loops of the definition, summed in f64"),
-        layout: WeightLayout::AsGiven,
+        layout: if is_exact { WeightLayout::Exact } else { WeightLayout::AsGiven },
         packed_len: geometry.weight_len(),
         tasks: geometry.batch * geometry.out_channels,
         scratch: Ledger::default(),

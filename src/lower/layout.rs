@@ -42,6 +42,9 @@ pub(crate) enum WeightLayout {
     Depthwise { along: Along },
     /// Panels of so many output channels of a group.
     Grouped { heights: Vec<usize> },
+    /// The values of W in their own order, because one or its packed form is not finite. Every plan of
+    /// the layer runs the definition's loops on them.
+    Exact,
 }
 
 /// What the vectors of depthwise kernels run along.
@@ -65,7 +68,7 @@ impl WeightLayout {
     /// The algorithm that packs so, without its backend. That of W itself is the one that accepts every layer.
     pub(crate) fn algorithm(&self) -> &'static str {
         match self {
-            Self::AsGiven => Algorithm::NAIVE.0,
+            Self::AsGiven | Self::Exact => Algorithm::NAIVE.0,
             Self::Panels { .. } => "gemm",
             Self::ChannelPanels { .. } => "channel-gemm",
             Self::Blas { .. } => "im2col",
@@ -87,6 +90,7 @@ impl fmt::Display for WeightLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AsGiven => f.write_str("as given"),
+            Self::Exact => f.write_str("as given, not all finite: run by the loops of the definition"),
             Self::Panels { mr, block } => {
                 write!(f, "panels of {}, blocks of {}", Count(*mr, "row"), Count(*block, "channel"))
             }

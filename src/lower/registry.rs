@@ -154,9 +154,11 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
         Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),
         Candidate::new("im2col:matrixmultiply", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),
         Candidate::new("transposed", ConvTranspose, transposed::accepts, transposed::offer),
-        Candidate::new("col2im:native", ConvTranspose, ANY, |r, bytes| col2im::offer(r, Blas::Native, bytes)),
-        Candidate::new("col2im:gemm", ConvTranspose, ANY, |r, bytes| col2im::offer(r, Blas::Gemm, bytes)),
-        Candidate::new("col2im:matrixmultiply", ConvTranspose, ANY, |r, bytes| {
+        Candidate::new("col2im:native", ConvTranspose, col2im::accepts, |r, bytes| {
+            col2im::offer(r, Blas::Native, bytes)
+        }),
+        Candidate::new("col2im:gemm", ConvTranspose, col2im::accepts, |r, bytes| col2im::offer(r, Blas::Gemm, bytes)),
+        Candidate::new("col2im:matrixmultiply", ConvTranspose, col2im::accepts, |r, bytes| {
             col2im::offer(r, Blas::Matrixmultiply, bytes)
         }),
         Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))),

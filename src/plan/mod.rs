@@ -236,7 +236,7 @@ impl<T: Element> Plan<T> {
             None => None,
         };
         // Transforms of finite weights may exceed the range of their type.
-        let is_finite = whole.is_finite && live.as_ref().is_none_or(|live| live.packing.is_finite);
+        let is_finite = whole.is_finite() && live.as_ref().is_none_or(|live| live.packing.is_finite());
         if is_finite { Ok(PackedParts { whole, live }.into()) } else { exact() }
     }
 
@@ -269,7 +269,7 @@ impl<T: Element> Plan<T> {
         if let Some(difference) = format.layer.difference(&self.whole.format.layer) {
             bail!(PackedMismatch, "{op}: {difference}");
         }
-        // The definition's loops read W as it is. Nothing reads it for an empty Y.
+        // Every plan runs the definition's loops on weights that are not finite. An empty Y reads none.
         if *format == self.exact.format || self.geometry.output_len() == 0 {
             return Ok(());
         }
@@ -289,13 +289,9 @@ impl<T: Element> Plan<T> {
     /// Whether the pick's kernels read these weights.
     fn reads(&self, packed: &PackedWeights<T>) -> bool {
         let PackedParts { whole, live } = &*packed.parts;
-        let is_finite = |packing: &Packing<T>| packing.is_finite;
         whole.format == self.whole.format
-            && is_finite(whole)
             && self.live.as_ref().is_none_or(|(taps, method)| {
-                live.as_ref().is_some_and(|live| {
-                    live.taps == taps.ranges && live.packing.format == method.format && is_finite(&live.packing)
-                })
+                live.as_ref().is_some_and(|live| live.taps == taps.ranges && live.packing.format == method.format)
             })
     }
 

@@ -117,8 +117,6 @@ pub(crate) struct Packing<T: Element> {
     pub(crate) memory: PackedMemory,
     /// One value for each output channel.
     pub(crate) bias: Vec<T::Acc>,
-    /// Whether all values are finite. If not, they are W as given, for the definition's loops.
-    pub(crate) is_finite: bool,
 }
 
 impl<T: Element> Packing<T> {
@@ -134,13 +132,15 @@ impl<T: Element> Packing<T> {
         let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.layer.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-        let mut packing = Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite: false };
-        packing.is_finite = all_finite(packing.values());
-        Ok(packing)
+        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias })
     }
 
     pub(crate) fn values(&self) -> &[T::Acc] {
         &bytemuck::cast_slice(self.memory.lines())[..self.format.len]
+    }
+
+    pub(crate) fn is_finite(&self) -> bool {
+        all_finite(self.values())
     }
 
     fn bytes(&self) -> usize {
@@ -207,11 +207,8 @@ impl<T: Element> PackedWeights<T> {
     /// it. It says so if a weight is not finite, because the loops of the definition run then.
     #[must_use]
     pub fn layout(&self) -> String {
-        let layout = &self.parts.live.as_ref().map_or(&self.parts.whole, |live| &live.packing).format.layout;
-        match self.parts.whole.is_finite {
-            true => format!("{layout}"),
-            false => format!("{layout}, not all finite: run by the loops of the definition"),
-        }
+        let packing = self.parts.live.as_ref().map_or(&self.parts.whole, |live| &live.packing);
+        format!("{}", packing.format.layout)
     }
 
     /// Bytes of memory that they take.
@@ -227,7 +224,6 @@ impl<T: Element> core::fmt::Debug for PackedWeights<T> {
             .field("format", &self.parts.whole.format)
             .field("live", &self.parts.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
             .field("bytes", &self.bytes())
-            .field("is_finite", &self.parts.whole.is_finite)
             .finish()
     }
 }

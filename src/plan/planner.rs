@@ -95,7 +95,6 @@ impl Wish {
 struct PackedFor {
     whole: Format,
     live: Option<(Vec<Range<usize>>, Format)>,
-    is_finite: bool,
 }
 
 impl Default for Planner {
@@ -257,7 +256,6 @@ impl Planner {
         self.packed = Some(PackedFor {
             whole: packed.parts.whole.format.clone(),
             live: packed.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
-            is_finite: packed.parts.whole.is_finite,
         });
         self
     }
@@ -389,9 +387,8 @@ impl Planner {
             task_bytes: limit / self.threads,
             layout: packed.map(|format| &format.layout),
         };
-        let is_finite = self.packed.as_ref().is_none_or(|packed| packed.is_finite);
         let wish = match (self.algorithm, packed) {
-            (_, Some(_)) if !is_finite => Wish::Exact,
+            (_, Some(format)) if format.layout == WeightLayout::Exact => Wish::Exact,
             (Some(algorithm), _) => Wish::Force(algorithm),
             (None, Some(_)) => Wish::None,
             (None, None) => {
@@ -524,8 +521,15 @@ impl<T: Element> Method<T> {
     /// The loops of the definition, which no limit and no wish of a planner excludes.
     pub(super) fn exact(geometry: &Geometry, machine: &Machine, threads: usize, activation: Activation) -> Self {
         let (activation, accuracy) = (activation.lower(), Accuracy::Strict);
-        let request =
-            Request::<T> { geometry, machine, threads, activation, accuracy, task_bytes: usize::MAX, layout: None };
+        let request = Request::<T> {
+            geometry,
+            machine,
+            threads,
+            activation,
+            accuracy,
+            task_bytes: usize::MAX,
+            layout: Some(&WeightLayout::Exact),
+        };
         let Offer { recipe, build } = exact::offer(&request);
         Self {
             algorithm: Algorithm::NAIVE,

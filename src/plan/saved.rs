@@ -318,9 +318,8 @@ impl<T: Element> PackedWeights<T> {
             let bias = rest.values::<T::Acc>(channels)?;
             let bias = copied(&bytes[bias])?;
             let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
-            let mut packing = Packing { format, memory, bias, is_finite: false };
-            packing.is_finite = all_finite(packing.values());
-            if !packing.is_finite && packing.format.layout != WeightLayout::AsGiven {
+            let packing = Packing { format, memory, bias };
+            if packing.format.layout != WeightLayout::Exact && !packing.is_finite() {
                 let layout = &packing.format.layout;
                 bail!(InvalidPacked, "packed weights: not all are finite, and their layout is {layout}");
             }
@@ -331,8 +330,8 @@ impl<T: Element> PackedWeights<T> {
             Some((taps, described)) => Some(Live { taps, packing: packing(described)? }),
             None => None,
         };
-        // Memory for another layout may be longer than that of weights as they are.
-        if rest.passed != bytes.len() && whole.format.layout != WeightLayout::AsGiven {
+        // Memory that was made for another layout may be longer.
+        if rest.passed != bytes.len() && whole.format.layout != WeightLayout::Exact {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }

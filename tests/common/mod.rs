@@ -98,6 +98,10 @@ pub fn isas() -> impl Iterator<Item = Isa> {
 /// Whether an algorithm must accept a layer of a moderate size: by its own rules, which the planner
 /// reads too.
 pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
+    // Channel-gemm keeps the sums of a panel of channels over the whole of Y, which has no rule of shapes.
+    if algorithm == named("channel-gemm") && geometry.op == Op::ConvTranspose && geometry.input_spatial() > 1 << 11 {
+        return false;
+    }
     // Winograd interleaves phases within vectors, and the shortest vectors have four lanes.
     let is_woven = algorithm != named("winograd")
         || geometry.op == Op::Conv

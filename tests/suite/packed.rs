@@ -107,7 +107,6 @@ fn weights_that_are_not_finite_are_run_by_the_definition() {
             let placed = plan.pack_into(&operands.w, None, memory).unwrap();
             let packed = operands.pack(&plan);
             let saved = PackedWeights::from_bytes(&packed.to_bytes().unwrap()).unwrap();
-            assert!(format!("{packed:?}").contains("is_finite: false"));
             for packed in [packed, placed, saved] {
                 assert_eq!(packed.layout(), "as given, not all finite: run by the loops of the definition");
                 assert_eq!(bits(&operands.run_packed(&plan, &packed, Threads::Serial).unwrap()), expected);
