@@ -464,11 +464,11 @@ mod tests {
 
     #[test]
     fn sets_that_exceed_the_limit_for_a_batch_are_packed_anew() {
-        let constants = Constants { w: vec![0.5_f32; 16].into(), bias: None };
-        let operator = Operator::from(Conv::new([1, 1, 4, 4]));
-        let shapes = [1, 2, 3, 8, 33, 1, 33].map(|images| [images, 1, 15, 15]);
+        let constants = Constants { w: vec![0.5_f32; 8 * 2 * 2].into(), bias: None };
+        let operator = Operator::from(ConvTranspose::new([8, 1, 2, 2]).group(2));
+        let shapes = [1, 2, 3, 8, 33, 1, 33].map(|images| [images, 8, 15, 15]);
         let mut refused = 0;
-        for limit in (0..8000).step_by(250) {
+        for limit in (0..20_000).step_by(250) {
             let planner = Planner::new().isa(convoke::Isa::Portable).threads(2).workspace_limit(limit);
             let cache = || Arc::new(pack(&planner, &operator, &shapes[0], &constants).unwrap());
             let alone = PackedLayer::of_size(cache(), &shapes[0]);
