@@ -158,7 +158,7 @@ impl Ahead {
     ///
     /// The CPU's own prefetchers stop at the end of a page, so that their success depends on
     /// where pages lie in memory. At this distance the hints hide that. Measurements are in
-    /// `docs/journal.md`.
+    /// `docs/journal/channel-gemm-weights.md`.
     pub const STREAM_BYTES: usize = 8 << 10;
 
     /// The most pixels of a tile that streams its weights. More pixels take longer to compute

@@ -2,7 +2,7 @@
 //!
 //! Estimates only rank the algorithms for a layer, so the ratios of prices matter, not their
 //! sizes. They were measured on a Zen 5 core with AVX-512. A row of another instruction set
-//! differs only where that was measured too. `docs/journal.md`, "Prices", has the measured cases.
+//! differs only where that was measured too. `docs/journal/prices.md` has the measured cases.
 //!
 //! A price is in cycles if its name says so. The cycles are those of one vector, register,
 //! element or call, as its comment says. A factor multiplies the time of something. Other units

@@ -70,8 +70,8 @@ fn root_mean_square(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     (values.map(|value| value * value).sum::<f64>() / count).sqrt()
 }
 
-/// This test prints the table in docs/journal.md: `cargo test --release --test suite --
-/// --nocapture winograd::the_error`.
+/// This test prints the cases whose greatest figures docs/journal/winograd-errors.md has: `cargo test
+/// --release --test suite -- --nocapture winograd::the_error`.
 #[test]
 fn the_error_of_ordinary_data_is_what_the_documentation_says() {
     let layers = |channels: usize| {

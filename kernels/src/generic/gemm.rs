@@ -193,7 +193,8 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
 ///
 /// The sums of a single panel wait for the latency of their multiply-adds. That takes as long as
 /// the weights' way from the L3 cache, so that any delay of the weights is added to the time. Two
-/// panels have work left in that case. Measurements are in `docs/journal.md`.
+/// panels have work left in that case. `docs/journal/channel-gemm-weights.md` has
+/// measurements.
 const STREAMS: usize = 2;
 
 /// Bytes that each of these panels prefetches ahead. All of them together prefetch as far ahead
