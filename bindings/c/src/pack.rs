@@ -82,7 +82,10 @@ unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> Result<Packe
 /// Packs W and the bias into memory of the caller.
 ///
 /// The plan accepts the weights, and so do plans that are made with them as `packed` of
-/// convoke_plan_options. If the call fails, the memory is as before, with three exceptions: it may
+/// convoke_plan_options. If a weight is not finite, the weights have a layout of their own, which
+/// every plan of the layer accepts, and runs by the loops of the definition, slowly.
+///
+/// If the call fails, the memory is as before, with three exceptions: it may
 /// be written if nothing is left to allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY), if it
 /// does not keep what is written (CONVOKE_STATUS_INVALID_PACKED), and after
 /// CONVOKE_STATUS_INTERNAL.

@@ -31,7 +31,9 @@ impl Plan {
     /// Packs the weights, and the bias if there is one.
     ///
     /// ``w`` has the shape ``weight_shape``; ``b`` has one element for each output channel.
-    /// The weights are copied, so that ``w`` and ``b`` may change afterwards.
+    /// The weights are copied, so that ``w`` and ``b`` may change afterwards. If a weight is not finite, they
+    /// have a layout of their own, which every plan of the layer accepts, and runs by the loops of the
+    /// definition, slowly.
     #[pyo3(signature = (w, b=None))]
     fn pack(&self, w: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> PyResult<PackedWeights> {
         Ok(PackedWeights { weights: self.plan.pack(w, b)?, dtype: self.dtype.clone_ref(w.py()) })
