@@ -273,26 +273,6 @@ pub(crate) struct TileOutput<T> {
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// Raw arguments of a copy or a split.
-///
-/// Memory, for each plane p < `planes` and row r < `rows`: `src + p * src_plane + r * src_row` is
-/// readable for `width` elements. For a copy, `dst + p * dst_plane + r * dst_row` is writable for
-/// as many whole vectors as `width` elements need. For a split, that place and the place `odd`
-/// elements behind it are each writable for as many whole vectors as half of `width`, rounded up,
-/// needs.
-pub(crate) struct CopyArgs<T> {
-    pub(crate) src: *const T,
-    pub(crate) src_plane: usize,
-    pub(crate) src_row: usize,
-    pub(crate) planes: usize,
-    pub(crate) rows: usize,
-    pub(crate) width: usize,
-    pub(crate) dst: *mut T,
-    pub(crate) dst_plane: usize,
-    pub(crate) dst_row: usize,
-    pub(crate) odd: isize,
-}
-
 /// Raw arguments of a gathering pass.
 ///
 /// Memory: `src + c * src_channel` is readable for `len` elements, for each c <
@@ -600,30 +580,9 @@ fn is_apart(count: usize, step: usize) -> bool {
     count <= 1 || step > 0
 }
 
-/// Rows to be copied: `rows` rows of `width` elements for each plane.
-#[derive(Debug, Clone, Copy)]
-pub struct RowCopy {
-    /// Number of planes.
-    pub planes: usize,
-    /// Rows of a plane.
-    pub rows: usize,
-    /// Elements of a row.
-    pub width: usize,
-    /// Elements of the source from one plane to the next.
-    pub src_plane: usize,
-    /// Elements of the source from one row to the next.
-    pub src_row: usize,
-    /// Elements of the copy from one plane to the next.
-    pub dst_plane: usize,
-    /// Elements of the copy from one row to the next.
-    pub dst_row: usize,
-}
-
 /// The passes before and after the direct kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct DepthwisePasses<T> {
-    pub(crate) copy: unsafe fn(&CopyArgs<T>),
-    pub(crate) split: unsafe fn(&CopyArgs<T>),
     pub(crate) gather: unsafe fn(&GatherArgs<T>),
     pub(crate) scatter: unsafe fn(&ScatterArgs<T>),
 }
@@ -667,57 +626,6 @@ impl<T: Real> DepthwiseKernels<T> {
     #[must_use]
     pub fn channels(&self) -> &'static [DepthwiseKernel<T>] {
         self.channels
-    }
-
-    /// Copies rows. The last vector of each row is filled up with zeros, so that a row of the
-    /// copy takes a whole number of vectors.
-    ///
-    /// # Panics
-    /// If a slice is too short, or rows of the copy begin at one element.
-    pub fn copy(&self, src: &[T], dst: &mut [T], copy: &RowCopy) {
-        // No slice has as many elements as a width that cannot be rounded up.
-        let len = copy.width.checked_next_multiple_of(self.lanes).unwrap_or(usize::MAX);
-        if let Some(args) = self.copy_args(src, dst, copy, len, 0) {
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for.
-            unsafe { (self.code.on_this_cpu().copy)(&args) };
-        }
-    }
-
-    /// Splits each row: the elements of even index go to `dst[even..]`, those of odd index to
-    /// `dst[odd..]`. Both halves are filled up with zeros to the same number of whole vectors.
-    ///
-    /// # Panics
-    /// If a slice is too short, rows of the copy begin at one element, or the halves of a row
-    /// overlap.
-    pub fn split(&self, src: &[T], dst: &mut [T], even: usize, odd: usize, copy: &RowCopy) {
-        let len = copy.width.div_ceil(2).next_multiple_of(self.lanes);
-        assert!(even.abs_diff(odd) >= len, "the halves of a row overlap");
-        if let Some(mut args) = self.copy_args(src, dst, copy, len, even.max(odd)) {
-            args.dst = dst[even..].as_mut_ptr();
-            args.odd = odd as isize - even as isize;
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves.
-            unsafe { (self.code.on_this_cpu().split)(&args) };
-        }
-    }
-
-    /// The arguments, or `None` if there is nothing to be copied. `len` elements of each row of
-    /// `dst` are written, from element `at` of the row at the latest.
-    fn copy_args(&self, src: &[T], dst: &mut [T], copy: &RowCopy, len: usize, at: usize) -> Option<CopyArgs<T>> {
-        let &RowCopy { planes, rows, width, src_plane, src_row, dst_plane, dst_row } = copy;
-        if planes == 0 || rows == 0 || width == 0 {
-            return None;
-        }
-        assert!(end(planes, src_plane, end(rows, src_row, width)) <= src.len(), "the rows end beyond their slice");
-        // It also bounds planes and rows by the copy: a call with more of them would not end. They
-        // may overlap: what fills up a row is overwritten by the next one.
-        let is_apart = is_apart(planes, dst_plane) && is_apart(rows, dst_row);
-        assert!(is_apart, "rows of the copy begin at one element");
-        assert!(
-            end(planes, dst_plane, end(rows, dst_row, len)).saturating_add(at) <= dst.len(),
-            "the copy is too short"
-        );
-        let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
-        Some(CopyArgs { src, src_plane, src_row, planes, rows, width, dst, dst_plane, dst_row, odd: 0 })
     }
 
     /// Gathers channels into vectors: position i of all channels, `src[c * src_channel + i]`,

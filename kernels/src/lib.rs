@@ -42,8 +42,7 @@ pub mod winograd;
 mod x86_64;
 
 pub use depthwise::{
-    DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
-    TapTable,
+    DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, TapTable,
 };
 pub use dest::Dest;
 pub use grouped::{FlatInput, FlatTaps, GroupedKernel};

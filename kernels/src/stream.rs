@@ -276,37 +276,12 @@ pub fn widen<T: Storage>(isa: Isa, src: &[T], dst: &mut [T::Acc]) {
     if T::DIRECT {
         T::widen_into(isa, src, dst);
     } else {
-        let len = src.len();
-        with_isa(isa, WidenRows { isa, rows: 1, len, src, src_row: len.max(1), dst, dst_row: len.max(1) });
+        with_isa(isa, Widen { isa, src, dst });
     }
 }
 
-/// Converts `rows` rows of `len` elements. They begin `src_row` elements apart in `src`, and
-/// `dst_row` apart in `dst`.
-///
-/// # Panics
-/// If a slice ends before the last row does, or a row is longer than its distance to the next one.
-pub fn widen_rows<T: Storage>(
-    isa: Isa,
-    (rows, len): (usize, usize),
-    (src, src_row): (&[T], usize),
-    (dst, dst_row): (&mut [T::Acc], usize),
-) {
-    if rows == 0 || len == 0 {
-        return;
-    }
-    assert!(len <= src_row && len <= dst_row, "rows overlap");
-    let fits = reaches(src.len(), src_row, (rows, len)) && reaches(dst.len(), dst_row, (rows, len));
-    assert!(fits, "a row ends beyond its slice");
-    with_isa(isa, WidenRows { isa, rows, len, src, src_row, dst, dst_row });
-}
-
-pass!(WidenRows<T: Storage> {
-    isa: Isa, rows: usize, len: usize, src: &'a [T], src_row: usize, dst: &'a mut [T::Acc], dst_row: usize
-} {
-    for (src, dst) in src.chunks(src_row).zip(dst.chunks_mut(dst_row)).take(rows) {
-        T::widen_into(isa, &src[..len], &mut dst[..len]);
-    }
+pass!(Widen<T: Storage> { isa: Isa, src: &'a [T], dst: &'a mut [T::Acc] } {
+    T::widen_into(isa, src, dst);
 });
 
 /// `dst[i] = src[i * stride]`, converted.

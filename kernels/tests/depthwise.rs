@@ -3,7 +3,7 @@
 
 use convoke_kernels::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, Isa,
-    MOST_TAPS, Real, Residual, RowCopy, Slots, TapTable, depthwise_kernels,
+    MOST_TAPS, Real, Residual, Slots, TapTable, depthwise_kernels,
 };
 
 /// Deterministic values in (-1, 1).
@@ -227,45 +227,6 @@ fn direct<T: Real>(
         assert_close(*got, sum, weights, &what);
     }
     true
-}
-
-#[test]
-fn rows_are_copied_and_split_with_zeros_behind() {
-    fn check<T: Real>(family: &DepthwiseKernels<T>) {
-        let lanes = family.lanes();
-        for width in [1, 2, lanes - 1, lanes, lanes + 1, 2 * lanes, 3 * lanes - 1, 5 * lanes] {
-            let (planes, rows, pitch) = (2, 3, 13 * lanes);
-            let src = values::<T>(planes * rows * width, 5);
-            let copy = RowCopy {
-                planes,
-                rows,
-                width,
-                src_plane: rows * width,
-                src_row: width,
-                dst_plane: rows * pitch,
-                dst_row: pitch,
-            };
-            let source = |row: usize, i: usize| if i < width { src[row * width + i].to_f64() } else { 0.0 };
-            let mut dst = vec![T::from_f64(UNTOUCHED); planes * rows * pitch];
-            family.copy(&src, &mut dst, &copy);
-            for (at, got) in dst.iter().enumerate() {
-                let (row, i) = (at / pitch, at % pitch);
-                let want = if i < width.next_multiple_of(lanes) { source(row, i) } else { UNTOUCHED };
-                assert_eq!(got.to_f64(), want, "{family:?}, width {width}, row {row}, element {i}");
-            }
-            let (even, odd) = (6 * lanes, 1);
-            let mut dst = vec![T::from_f64(UNTOUCHED); planes * rows * pitch];
-            family.split(&src, &mut dst, even, odd, &copy);
-            for row in 0..planes * rows {
-                for i in 0..width.div_ceil(2).next_multiple_of(lanes) {
-                    let got = |at: usize| dst[row * pitch + at + i].to_f64();
-                    assert_eq!(got(even), source(row, 2 * i), "{family:?}, width {width}, row {row}, even {i}");
-                    assert_eq!(got(odd), source(row, 2 * i + 1), "{family:?}, width {width}, row {row}, odd {i}");
-                }
-            }
-        }
-    }
-    for_each_family!(check);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use convoke_kernels::weave::{OutputRun, PhasePick, Picks, RowPick, Strands, Sum}
 use convoke_kernels::winograd::{Spare, Tile};
 use convoke_kernels::{
     Ahead, Column, DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, Epilogue, FlatInput,
-    FlatTaps, Isa, Residual, RowCopy, RowOffsets, StoreMap, TapTable, WeaveKernel, depthwise_kernels, grouped_kernels,
-    stream, weave_kernels,
+    FlatTaps, Isa, Residual, RowOffsets, StoreMap, TapTable, WeaveKernel, depthwise_kernels, grouped_kernels, stream,
+    weave_kernels,
 };
 
 const HUGE: usize = usize::MAX;
@@ -102,41 +102,6 @@ fn depthwise_tiles_over_one_another_are_refused() {
     refused("rows of the output begin at one element", || {
         depthwise(kernel, &taps, [0, 0, tiles], output, &mut [0.0; 999]);
     });
-}
-
-const COPY: RowCopy = RowCopy { planes: 2, rows: 3, width: 5, src_plane: 15, src_row: 5, dst_plane: 60, dst_row: 20 };
-
-#[test]
-fn depthwise_copies_of_huge_sizes_are_refused() {
-    let family = depthwise_family();
-    let copy = |copy: RowCopy| family.copy(&[1.0; 30], &mut [0.0; 120], &copy);
-    copy(COPY);
-    for huge in [HUGE, HUGE - 3, HUGE / 2 + 1] {
-        refused("the rows end beyond their slice", || copy(RowCopy { width: huge, ..COPY }));
-        refused("the rows end beyond their slice", || copy(RowCopy { src_row: huge, ..COPY }));
-        refused("the rows end beyond their slice", || copy(RowCopy { src_plane: huge, ..COPY }));
-        refused("the copy is too short", || copy(RowCopy { dst_row: huge, ..COPY }));
-        refused("the copy is too short", || copy(RowCopy { dst_plane: huge, ..COPY }));
-        // Nothing is copied.
-        copy(RowCopy { planes: 0, width: huge, ..COPY });
-        let split = |even, odd, copy| family.split(&[1.0; 30], &mut [0.0; 120], even, odd, &copy);
-        refused("the copy is too short", || split(0, huge, COPY));
-        refused("the halves of a row overlap", || split(0, 9, RowCopy { width: huge, ..COPY }));
-    }
-}
-
-/// Where planes or rows begin at one element, no slice bounds their number.
-#[test]
-fn depthwise_copies_over_one_another_are_refused() {
-    let copy = |copy: RowCopy| depthwise_family().copy(&[1.0; 30], &mut [0.0; 120], &copy);
-    let planes = RowCopy { planes: HUGE, src_plane: 0, dst_plane: 0, ..COPY };
-    refused("rows of the copy begin at one element", || copy(planes));
-    let rows = RowCopy { rows: HUGE, src_row: 0, dst_row: 0, ..COPY };
-    refused("rows of the copy begin at one element", || copy(rows));
-    // The next row overwrites what fills up a row.
-    let (copy, mut dst) = (RowCopy { planes: 1, dst_row: COPY.width, ..COPY }, [0.0; 120]);
-    depthwise_family().copy(&[1.0; 15], &mut dst, &copy);
-    assert!(dst[..15].iter().all(|x| *x == 1.0) && dst[15..].iter().all(|x| *x == 0.0));
 }
 
 /// Behind the last row, no row is as far away as the distance of rows says.

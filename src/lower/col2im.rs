@@ -336,7 +336,7 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let sums = &mut sums[..channels.len() * band.len()];
         sums.fill(T::Acc::ZERO);
         let spatial = geometry.input_spatial();
-        let x = &io.x[(image * geometry.in_channels + group * geometry.in_channels_per_group()) * spatial..];
+        let x = &io.x[geometry.input_offset(image, group * geometry.in_channels_per_group(), 0)..];
         for inputs in (0..if spatial == 0 { 0 } else { band.runs() }).map(|run| band.inputs(run)) {
             // Tiles begin at multiples of their length, wherever the band begins. So every sum adds its
             // products in the same order, however the output is cut.
@@ -356,7 +356,7 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let sink = self.finish.sink(io);
         for (channel, sums) in channels.zip(sums.chunks_exact_mut(band.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
-            let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + band.outputs().start;
+            let at = geometry.output_offset(image, channel, band.outputs().start);
             for (row, sums) in sums.chunks_exact_mut(band.row_len()).enumerate() {
                 sink.interleaved(sums, band.phases(), band.width(), io.bias[channel], at + row * band.width());
             }

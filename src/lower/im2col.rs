@@ -135,7 +135,7 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         let mut arena = Arena::new(scratch);
         let [matrix, product, tile] = self.pieces.map(|piece| arena.get(piece));
         let channels = geometry.in_channels_per_group();
-        let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
+        let x = &io.x[geometry.input_offset(image, group * channels, 0)..];
         let tiles = Tiles { b: matrix, c: &mut *product, tile };
         self.gemm.multiply(io.weights, (group, block), columns.len(), tiles, |k, matrix| {
             self.make_columns(x, &k, &columns, matrix);
@@ -144,7 +144,7 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         let first = group * geometry.out_channels_per_group();
         for (row, sums) in self.rows.range(block).zip(product.chunks_exact_mut(self.gemm.ld)) {
             let channel = first + row;
-            let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + columns.start;
+            let at = geometry.output_offset(image, channel, columns.start);
             sink.row(&mut sums[..columns.len()], io.bias[channel], at);
         }
     }

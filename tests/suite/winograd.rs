@@ -164,7 +164,7 @@ fn the_large_tiles_of_fast_accuracy_convolve() {
         let layers = [
             layer(Conv::new([19, 40, 3, 3]).pads([1, 1, 1, 1]), [2, 40, 25, 31]),
             layer(Conv::new([33, 20, 3, 3]).pads([0, 2, 1, 0]), [1, 20, 48, 49]),
-            layer(Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]), [1, 64, 24, 24]),
+            layer(Conv::new([128, 64, 3, 3]).pads([1, 1, 1, 1]), [1, 64, 24, 24]),
             layer(Conv::new([16, 30, 3]).pads([1, 1]), [1, 30, 400]),
             layer(Conv::new([21, 18, 5, 5]).pads([2, 1, 2, 3]), [2, 18, 30, 27]),
             layer(Conv::new([6, 9, 3, 3, 3]).pads([1; 6]), [1, 9, 5, 19, 25]),

@@ -140,8 +140,6 @@ macro_rules! kernels {
                 fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
                 fn dwt<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, true>;
                 fn threes(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<V>;
-                fn copy(crate::depthwise::CopyArgs<$elem>) = crate::generic::depthwise::copy::<V>;
-                fn split(crate::depthwise::CopyArgs<$elem>) = crate::generic::depthwise::split::<V>;
                 fn gather(crate::depthwise::GatherArgs<$elem>) = crate::generic::depthwise::gather::<V>;
                 fn scatter(crate::depthwise::ScatterArgs<$elem>) = crate::generic::depthwise::scatter::<V>;
             }
@@ -238,8 +236,6 @@ macro_rules! kernels {
                     depthwise::dwt::<$dwt_mr>,
                 )),+],
                 code: Code::new($isa, DepthwisePasses {
-                    copy: depthwise::copy,
-                    split: depthwise::split,
                     gather: depthwise::gather,
                     scatter: depthwise::scatter,
                 }),

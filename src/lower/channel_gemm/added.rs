@@ -640,7 +640,7 @@ impl<T: Element> Lowering<T> for Added<T> {
             sums.fill(T::Acc::ZERO);
             let channel = group * self.weights.rows + first;
             let panel = AddedStore { sink: &sink, bias: &io.bias[channel..channel + live], width };
-            let at = |image: usize| (image * geometry.out_channels + channel) * geometry.output_spatial();
+            let at = |image: usize| geometry.output_offset(image, channel, 0);
             if is_row {
                 self.multiply_position(&task, w, live, x, sums);
                 for pixels in (0..self.stores.count).map(|t| self.stores.pixels(t)) {

@@ -485,8 +485,7 @@ impl<T: Element> ChannelConv<T> {
             nr,
             bias: &io.bias[channel..channel + live],
             fetch: fetch(next, calls, kernel, tiles.rate()),
-            at: (block.image * self.geometry.out_channels + channel) * self.geometry.output_spatial()
-                + block.slab.positions.start,
+            at: self.geometry.output_offset(block.image, channel, block.slab.positions.start),
         }
     }
 
@@ -597,7 +596,7 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         let mut arena = Arena::new(scratch);
         let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
         let (channels, most) = (self.weights.channels, self.weights.block);
-        let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
+        let x = &io.x[geometry.input_offset(image, group * channels, 0)..];
         let sink = self.finish.sink(io);
         // Without channels there is still the bias to be stored: one empty block.
         for first in (0..channels.max(1)).step_by(most) {

@@ -72,7 +72,7 @@ impl<T: Element> Depthwise<T> {
     ) {
         let (spatial, len, channels) =
             (self.geometry.output_spatial(), unit.positions.len(), self.outputs_of(&unit.groups));
-        let at = (unit.image * self.geometry.out_channels + channels.start) * spatial + unit.positions.start;
+        let at = self.geometry.output_offset(unit.image, channels.start, unit.positions.start);
         let taps = self.plan.taps.count();
         let (w, bias) = (&io.weights[channels.start * taps..channels.end * taps], &io.bias[channels.clone()]);
         let sink = self.finish.sink(io);
@@ -179,7 +179,7 @@ impl<T: Element> Depthwise<T> {
         let into = &mut Sums { positions, planes: 1, w, y, y_plane: 0, epilogue: no_epilogue(&zero) };
         self.sum_planes(planes, x, 0, into);
         let channel = unit.groups.start * outputs + output;
-        let at = (unit.image * self.geometry.out_channels + channel) * spatial + unit.positions.start;
+        let at = self.geometry.output_offset(unit.image, channel, unit.positions.start);
         let mut bias = [T::Acc::ZERO; MOST_LANES];
         let bias = &mut bias[..unit.groups.len()];
         for (i, bias) in bias.iter_mut().enumerate() {

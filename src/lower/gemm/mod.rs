@@ -218,16 +218,16 @@ impl<T: Element> Lowering<T> for Gemm<T> {
         let mut arena = Arena::new(scratch);
         let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-        let (input, output) = (geometry.input_spatial(), geometry.output_spatial());
+        let input = geometry.input_spatial();
         let (x, start) =
-            (&io.x[(image * geometry.in_channels + group * channels) * input..], self.source.positions(columns).start);
+            (&io.x[geometry.input_offset(image, group * channels, 0)..], self.source.positions(columns).start);
         let task = GemmTask {
             io,
             sink: self.finish.sink(io),
             group,
             panels,
             map: &self.maps[usize::from(self.source.is_edge(columns))],
-            at: (image * geometry.out_channels + group * rows) * output + start,
+            at: geometry.output_offset(image, group * rows, start),
         };
         // Without channels there is still the bias to be stored: one empty block.
         for first in (0..channels.max(1)).step_by(self.blocking.block) {

@@ -116,7 +116,7 @@ impl<T: Element> Grouped<T> {
             let (row, height) = (group * geometry.out_channels_per_group() + panels.start(panel), panels.height(panel));
             let w = &io.weights[row * steps..(row + height) * steps];
             let bias = &io.bias[row..row + height];
-            let at = (image * geometry.out_channels + row) * spatial + from;
+            let at = geometry.output_offset(image, row, from);
             let runs = || self.tiles.cover(height, vectors);
             // The first panel of a block prefetches the block's share of the next group, a part of it with
             // each step.

@@ -192,7 +192,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
 
         let sink = self.finish.sink(io);
         let channels = geometry.in_channels_per_group();
-        let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
+        let x = &io.x[geometry.input_offset(image, groups.start * channels, 0)..];
         let group_len = channels * self.planes.channel_len;
         self.planes.fill(self.isa, &slab, x, &mut planes[..groups.len() * group_len]);
         let along = self.planes.range(&slab, self.phases.len() - 1);

@@ -131,7 +131,7 @@ impl<T: Element> Transposed<T> {
     /// Panel `p` of a group, where the panels of the task end with `end`.
     fn panel(&self, here: &SlabPhase<'_, T::Acc>, p: usize, end: usize) -> PhasePanel {
         let channel = here.group * self.geometry.out_channels_per_group() + self.tiles.panels.start(p);
-        let at = (here.image * self.geometry.out_channels + channel) * self.positions;
+        let at = self.geometry.output_offset(here.image, channel, 0);
         PhasePanel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < end, at }
     }
 

@@ -24,7 +24,7 @@ mod passes;
 mod strided;
 
 pub(crate) use self::direct::direct;
-pub(crate) use self::passes::{copy, gather, scatter, split};
+pub(crate) use self::passes::{gather, scatter};
 pub(crate) use self::strided::threes;
 
 use self::column::{WHOLE, every_lane, store, sum_column};

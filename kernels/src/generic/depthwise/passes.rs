@@ -1,67 +1,9 @@
 //! The passes that bring X into the form that tiles read, and that bring sums back into rows.
 
 use crate::Real;
-use crate::depthwise::{CopyArgs, GatherArgs, ScatterArgs};
+use crate::depthwise::{GatherArgs, ScatterArgs};
 use crate::simd::Simd;
 use crate::ukernel::{ChannelStore, EpilogueArgs};
-
-/// Copies rows into padded planes; the last vector of a row is filled up with zeros.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
-#[inline(always)]
-pub(crate) unsafe fn copy<V: Simd>(args: &CopyArgs<V::Elem>) {
-    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many elements,
-    // rounded up to whole vectors, of each row of dst.
-    unsafe {
-        for plane in 0..args.planes {
-            for row in 0..args.rows {
-                let src = args.src.add(plane * args.src_plane + row * args.src_row);
-                let dst = args.dst.add(plane * args.dst_plane + row * args.dst_row);
-                let mut at = 0;
-                while at + V::LANES <= args.width {
-                    V::load(src.add(at)).store(dst.add(at));
-                    at += V::LANES;
-                }
-                if at < args.width {
-                    V::load_first(src.add(at), args.width - at).store(dst.add(at));
-                }
-            }
-        }
-    }
-}
-
-/// Splits rows as [`copy`] copies them: the elements of even index go to `dst`, those of odd
-/// index to `dst + odd`.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
-#[inline(always)]
-pub(crate) unsafe fn split<V: Simd>(args: &CopyArgs<V::Elem>) {
-    // SAFETY: as in copy; each pair of vectors of src is one vector of either half.
-    unsafe {
-        for plane in 0..args.planes {
-            for row in 0..args.rows {
-                let src = args.src.add(plane * args.src_plane + row * args.src_row);
-                let dst = args.dst.add(plane * args.dst_plane + row * args.dst_row);
-                let mut at = 0;
-                while at < args.width {
-                    let n = args.width - at;
-                    let (a, b) = if n >= 2 * V::LANES {
-                        (V::load(src.add(at)), V::load(src.add(at + V::LANES)))
-                    } else {
-                        let first = n.min(V::LANES);
-                        (V::load_first(src.add(at), first), V::load_first(src.add(at + first), n - first))
-                    };
-                    let (even, odd) = a.unzip(b);
-                    even.store(dst.add(at / 2));
-                    odd.store(dst.offset(args.odd + (at / 2) as isize));
-                    at += 2 * V::LANES;
-                }
-            }
-        }
-    }
-}
 
 /// Gathers `LANES` channels: the elements of all channels at one position become a vector at the
 /// position's slot.
