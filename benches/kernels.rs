@@ -1,6 +1,6 @@
 //! Every micro-kernel with all operands in the caches of a core. Rows show GFLOP/s and the share
 //! of the FMA peak of the ISA and type. Kernels that move and transform rather than multiply
-//! (Winograd's and the weaving ones) show the GB/s that they write (`input`, `weave`, `pick`) or
+//! (Winograd's and the interleaving ones) show the GB/s that they write (`input`, `interleave`, `deinterleave`) or
 //! read (`output`). Direct kernels that can read X itself have a second row, `on-x`.
 //!
 //! The peak is the rate of the fastest micro-kernel, measured at the start of each group. To see
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use common::{FlopRate, Yardstick};
 use convoke::{DType, Isa};
-use convoke_kernels::weave::{MOST_VECTORS, OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
+use convoke_kernels::interleave::{Deinterleave, MOST_VECTORS, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
-    Dest, Epilogue, Real, Residual, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels,
-    grouped_kernels, spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
+    Dest, Epilogue, InterleaveKernel, Real, Residual, RowOffsets, WinogradKernel, channel_kernels, depthwise_kernels,
+    grouped_kernels, interleave_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
 };
 use convoke_tools::peak::{self, Direct, GemmOperands, Grouped};
 use criterion::measurement::Measurement;
@@ -73,8 +73,8 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     for kernel in winograd_kernels::<T>(isa) {
         bench_winograd(&mut group, kernel);
     }
-    for kernel in weave_kernels::<T>(isa) {
-        bench_weave(&mut group, kernel);
+    for kernel in interleave_kernels::<T>(isa) {
+        bench_interleave(&mut group, kernel);
     }
     group.finish();
 }
@@ -112,27 +112,27 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     });
 }
 
-/// One row of output from two phases. `weave` interleaves sums, `sum` first makes each of four
-/// products, and `pick` takes one phase of a row.
-fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WeaveKernel<T>) {
+/// One row of output from two phases. `interleave` interleaves sums, `sum` first makes each of four
+/// products, and `deinterleave` takes one phase of a row.
+fn bench_interleave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &InterleaveKernel<T>) {
     const LEN: usize = 1024;
     const PHASES: usize = 2;
     const TAPS: usize = 4;
     /// Elements of a vector, at most: more than any ISA has.
     const LANES: usize = 64;
     let values = vec![T::from_f64(0.5); PHASES * LEN + MOST_VECTORS * LANES];
-    let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };
+    let phase_rows = PhaseRows { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };
     let (mut y, bias) = (vec![T::ZERO; LEN], [T::ZERO]);
     let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
     let runs = [OutputRun { from: 0, phase: 0, at: 0, len: LEN }];
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
-    group.bench_function(format!("{}/weave", kernel.name()), |b| {
-        b.iter(|| kernel.run(black_box(&strands), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));
+    group.bench_function(format!("{}/interleave", kernel.name()), |b| {
+        b.iter(|| kernel.run(black_box(&phase_rows), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));
     });
 
-    let rows = [RowPick { src: Some(0), dst: 0 }];
-    let phases: [_; PHASES] = std::array::from_fn(|p| PhasePick { offset: p, dst: p * (LEN / PHASES) });
-    let picks = Picks {
+    let rows = [SourceRow { src: Some(0), dst: 0 }];
+    let phases: [_; PHASES] = std::array::from_fn(|p| PhaseCopy { offset: p, dst: p * (LEN / PHASES) });
+    let copy = Deinterleave {
         planes: 1,
         src_pitch: 0,
         dst_pitch: 0,
@@ -145,8 +145,8 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
         ahead: 0,
     };
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
-    group.bench_function(format!("{}/pick", kernel.name()), |b| {
-        b.iter(|| kernel.pick(black_box(&values), &picks, &mut y));
+    group.bench_function(format!("{}/deinterleave", kernel.name()), |b| {
+        b.iter(|| kernel.deinterleave(black_box(&values), &copy, &mut y));
     });
 
     let offsets = RowOffsets::new((0..TAPS as u32).collect());

@@ -3,10 +3,10 @@
 
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
+use crate::interleave::InterleaveKernel;
 use crate::table::{kernel_kinds, kernels};
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::upsample::UpsampleKernel;
-use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 

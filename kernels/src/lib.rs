@@ -28,6 +28,7 @@ mod depthwise;
 mod dest;
 mod generic;
 mod grouped;
+pub mod interleave;
 pub mod isa;
 mod portable;
 mod real;
@@ -36,7 +37,6 @@ pub mod stream;
 pub mod table;
 mod ukernel;
 mod upsample;
-pub mod weave;
 pub mod winograd;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -47,11 +47,12 @@ pub use depthwise::{
 pub use dest::Dest;
 pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
+pub use interleave::InterleaveKernel;
 pub use isa::Isa;
 pub use real::Real;
 pub use table::{
-    activation_kernel, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels,
-    upsample_kernels, weave_kernels, winograd_kernels,
+    activation_kernel, channel_kernels, depthwise_kernels, grouped_kernels, interleave_kernels, spatial_kernels,
+    two_row_kernels, upsample_kernels, winograd_kernels,
 };
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;
@@ -59,7 +60,6 @@ pub use ukernel::{
     Ahead, ChannelKernel, Column, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
 };
 pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
-pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;
 
 /// The greatest common divisor. For `b` = 0 it is `a`.

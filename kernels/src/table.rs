@@ -7,11 +7,11 @@
 use crate::activation::{ActivateFn, Activation, ActivationKernel};
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
+use crate::interleave::InterleaveKernel;
 use crate::isa::Code;
 use crate::real::ByType;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::upsample::UpsampleKernel;
-use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
@@ -23,7 +23,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(crate) winograd: &'static [WinogradKernel<T>],
     pub(crate) depthwise: DepthwiseKernels<T>,
     pub(crate) grouped: &'static [GroupedKernel<T>],
-    pub(crate) weave: &'static [WeaveKernel<T>],
+    pub(crate) interleave: &'static [InterleaveKernel<T>],
     pub(crate) upsample: &'static [UpsampleKernel<T>],
     pub(crate) activate: Code<ActivateFn<T>>,
 }
@@ -79,7 +79,7 @@ macro_rules! kernel_kinds {
         );
         $getter!(winograd_kernels, winograd: [WinogradKernel<T>], "Winograd transforms");
         $getter!(grouped_kernels, grouped: [GroupedKernel<T>], "direct kernels of several output channels");
-        $getter!(weave_kernels, weave: [WeaveKernel<T>], "weaving kernels");
+        $getter!(interleave_kernels, interleave: [InterleaveKernel<T>], "interleaving kernels");
         $getter!(upsample_kernels, upsample: [UpsampleKernel<T>], "kernels of depthwise transposed convolution");
     };
 }

@@ -5,12 +5,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::weave::{OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
+use convoke_kernels::interleave::{Deinterleave, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
 use convoke_kernels::winograd::{Spare, Tile};
 use convoke_kernels::{
     Ahead, Column, DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, Epilogue, FlatInput,
-    FlatTaps, Isa, Residual, RowOffsets, StoreMap, TapTable, WeaveKernel, depthwise_kernels, grouped_kernels, stream,
-    weave_kernels,
+    FlatTaps, InterleaveKernel, Isa, Residual, RowOffsets, StoreMap, TapTable, depthwise_kernels, grouped_kernels,
+    interleave_kernels, stream,
 };
 
 const HUGE: usize = usize::MAX;
@@ -36,8 +36,8 @@ fn depthwise_family() -> &'static DepthwiseKernels<f32> {
     depthwise_kernels(Isa::Portable).unwrap()
 }
 
-fn weave_kernel() -> &'static WeaveKernel<f32> {
-    &weave_kernels(Isa::Portable)[0]
+fn interleave_kernel() -> &'static InterleaveKernel<f32> {
+    &interleave_kernels(Isa::Portable)[0]
 }
 
 /// Calls a kernel for planes of ones with these distances.
@@ -106,14 +106,14 @@ fn depthwise_tiles_over_one_another_are_refused() {
 
 /// Behind the last row, no row is as far away as the distance of rows says.
 #[test]
-fn weaving_one_row_has_no_use_for_a_distance_of_rows() {
-    for kernel in Isa::ALL.into_iter().flat_map(weave_kernels::<f32>) {
+fn interleaving_one_row_has_no_use_for_a_distance_of_rows() {
+    for kernel in Isa::ALL.into_iter().flat_map(interleave_kernels::<f32>) {
         for phases in [1, 2, 3, 4, 8] {
             let slots = vec![0; phases];
-            let strands = Strands { sums: &[2.0; 9], slots: &slots, step: HUGE, pitch: HUGE };
+            let phase_rows = PhaseRows { sums: &[2.0; 9], slots: &slots, step: HUGE, pitch: HUGE };
             let runs = [OutputRun { from: 0, phase: 0, at: 7, len: 5 }, OutputRun { from: 3, phase: 0, at: 2, len: 1 }];
             let mut y = [0.0; 12];
-            kernel.run(&strands, &runs, &epilogue(&[1.0]), &mut Dest::from_slice(&mut y), HUGE);
+            kernel.run(&phase_rows, &runs, &epilogue(&[1.0]), &mut Dest::from_slice(&mut y), HUGE);
             kernel.fetch(&runs, 1, &Dest::from_slice(&mut y), HUGE);
             assert_eq!(y, [0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 3.0], "{kernel:?}, {phases} phases");
         }
@@ -121,19 +121,19 @@ fn weaving_one_row_has_no_use_for_a_distance_of_rows() {
 }
 
 #[test]
-fn weaving_runs_of_huge_sizes_is_refused() {
-    let weave = |run: OutputRun, ldy: usize, rows: usize| {
-        let strands = Strands { sums: &[2.0; 9], slots: &[0, 0], step: 0, pitch: 0 };
+fn interleaving_runs_of_huge_sizes_is_refused() {
+    let interleave = |run: OutputRun, ldy: usize, rows: usize| {
+        let phase_rows = PhaseRows { sums: &[2.0; 9], slots: &[0, 0], step: 0, pitch: 0 };
         let y = &mut [0.0; 99];
-        weave_kernel().run(&strands, &[run], &epilogue(&vec![0.0; rows]), &mut Dest::from_slice(y), ldy);
+        interleave_kernel().run(&phase_rows, &[run], &epilogue(&vec![0.0; rows]), &mut Dest::from_slice(y), ldy);
     };
     let run = OutputRun { from: 1, phase: 1, at: 3, len: 4 };
-    weave(run, 9, 3);
-    refused("the strands are too short", || weave(OutputRun { from: HUGE, ..run }, 9, 3));
-    refused("the strands are too short", || weave(OutputRun { len: HUGE, ..run }, 9, 3));
-    refused("a run begins with a strand", || weave(OutputRun { phase: HUGE, ..run }, 9, 3));
-    refused("the destination is too short", || weave(OutputRun { at: HUGE, ..run }, 9, 3));
-    refused("the destination is too short", || weave(run, HUGE, 3));
+    interleave(run, 9, 3);
+    refused("the phase rows are too short", || interleave(OutputRun { from: HUGE, ..run }, 9, 3));
+    refused("the phase rows are too short", || interleave(OutputRun { len: HUGE, ..run }, 9, 3));
+    refused("a run begins with a phase", || interleave(OutputRun { phase: HUGE, ..run }, 9, 3));
+    refused("the destination is too short", || interleave(OutputRun { at: HUGE, ..run }, 9, 3));
+    refused("the destination is too short", || interleave(run, HUGE, 3));
 }
 
 /// Nothing is accessed by a prefetch, so that only the destination bounds the work.
@@ -141,7 +141,7 @@ fn weaving_runs_of_huge_sizes_is_refused() {
 fn fetching_more_than_the_destination_is_refused() {
     let y = &mut [0.0; 99];
     let mut fetch = |run: OutputRun, rows: usize, ldy: usize| {
-        weave_kernel().fetch(&[run], rows, &Dest::from_slice(y), ldy);
+        interleave_kernel().fetch(&[run], rows, &Dest::from_slice(y), ldy);
     };
     let run = OutputRun { from: 0, phase: 0, at: 9, len: 10 };
     fetch(run, 9, 10);
@@ -159,7 +159,7 @@ fn sums_of_runs_of_huge_sizes_are_refused() {
     let none = RowOffsets::new(Vec::new());
     let sum = |run: OutputRun| {
         let sums = [Sum { w: &[], koff: none.rows(0..0) }];
-        weave_kernel().sum(&[], &sums, &[run], &epilogue(&[1.0]), &mut Dest::from_slice(&mut [0.0; 99]));
+        interleave_kernel().sum(&[], &sums, &[run], &epilogue(&[1.0]), &mut Dest::from_slice(&mut [0.0; 99]));
     };
     let run = OutputRun { from: 1, phase: 0, at: 3, len: 40 };
     sum(run);
@@ -168,11 +168,11 @@ fn sums_of_runs_of_huge_sizes_are_refused() {
     refused("the destination is too short", || sum(OutputRun { at: HUGE, ..run }));
 }
 
-/// Calls `pick` for rows of three elements, of which some are padding.
-fn pick(src: Option<usize>, change: impl FnOnce(&mut Picks<'_>)) {
-    let rows = [RowPick { src, dst: 0 }];
-    let phases = [PhasePick { offset: 0, dst: 0 }];
-    let mut picks = Picks {
+/// Calls `deinterleave` for rows of three elements, of which some are padding.
+fn deinterleave(src: Option<usize>, change: impl FnOnce(&mut Deinterleave<'_>)) {
+    let rows = [SourceRow { src, dst: 0 }];
+    let phases = [PhaseCopy { offset: 0, dst: 0 }];
+    let mut copy = Deinterleave {
         planes: 2,
         src_pitch: 3,
         dst_pitch: 4,
@@ -184,37 +184,37 @@ fn pick(src: Option<usize>, change: impl FnOnce(&mut Picks<'_>)) {
         len: 1,
         ahead: 0,
     };
-    change(&mut picks);
-    weave_kernel().pick(&[1.0; 2003], &picks, &mut [0.0; 99]);
+    change(&mut copy);
+    interleave_kernel().deinterleave(&[1.0; 2003], &copy, &mut [0.0; 99]);
 }
 
 #[test]
-fn picks_of_huge_sizes_are_refused() {
+fn deinterleaves_of_huge_sizes_are_refused() {
     for stride in [2, 9, 200] {
-        let base = |picks: &mut Picks<'_>| picks.stride = stride;
-        pick(Some(0), base);
+        let base = |copy: &mut Deinterleave<'_>| copy.stride = stride;
+        deinterleave(Some(0), base);
         refused("the rows are too long", || {
-            pick(Some(0), |picks| (picks.first, picks.width, picks.stride) = (isize::MIN + 1024, 2000, stride));
+            deinterleave(Some(0), |copy| (copy.first, copy.width, copy.stride) = (isize::MIN + 1024, 2000, stride));
         });
         refused("the rows are too long", || {
-            pick(None, |picks| (picks.first, picks.width, picks.stride) = (9, 1 << (usize::BITS - 1), stride));
+            deinterleave(None, |copy| (copy.first, copy.width, copy.stride) = (9, 1 << (usize::BITS - 1), stride));
         });
         // Rows without elements are read nowhere.
-        pick(Some(0), |picks| (picks.src_pitch, picks.width, picks.stride) = (HUGE, 0, stride));
+        deinterleave(Some(0), |copy| (copy.src_pitch, copy.width, copy.stride) = (HUGE, 0, stride));
     }
     // The element behind the last one would be beyond the address space.
     let stride = isize::MAX as usize - 2000;
-    pick(Some(0), |picks| {
-        (picks.stride, picks.phases) = (stride, &[PhasePick { offset: isize::MAX as usize - 2001, dst: 0 }]);
+    deinterleave(Some(0), |copy| {
+        (copy.stride, copy.phases) = (stride, &[PhaseCopy { offset: isize::MAX as usize - 2001, dst: 0 }]);
     });
-    refused("the rows are too long", || pick(Some(0), |picks| (picks.stride, picks.len) = (stride, 2)));
+    refused("the rows are too long", || deinterleave(Some(0), |copy| (copy.stride, copy.len) = (stride, 2)));
 }
 
 /// Where planes begin at one element, no slice bounds their number.
 #[test]
-fn picks_of_planes_over_one_another_are_refused() {
-    let one = |picks: &mut Picks<'_>| (picks.planes, picks.src_pitch, picks.dst_pitch) = (HUGE, 0, 0);
-    refused("the planes of the destination are one", || pick(Some(0), one));
+fn deinterleaves_of_planes_over_one_another_are_refused() {
+    let one = |copy: &mut Deinterleave<'_>| (copy.planes, copy.src_pitch, copy.dst_pitch) = (HUGE, 0, 0);
+    refused("the planes of the destination are one", || deinterleave(Some(0), one));
 }
 
 #[test]

@@ -19,9 +19,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
+use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::stream;
-use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, WeaveKernel, weave_kernels};
+use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap, interleave_kernels};
 
 use super::engine::a_block_bytes;
 use super::view::{period, phases, place, reach, shift};
@@ -55,10 +55,10 @@ pub(crate) struct PaddedPlanes {
     /// For each tap, the offset of its view.
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
-    phases: Vec<PhasePick>,
+    phases: Vec<PhaseCopy>,
     /// The same without the padding before and behind a row of X, and how many elements of each phase
     /// are left. None where slabs have parts of rows, and for ConvTranspose.
-    within: Option<(Vec<PhasePick>, usize)>,
+    within: Option<(Vec<PhaseCopy>, usize)>,
     rows: Vec<PlaneRow>,
     /// For each row, the element of X that it is on each axis before the last, in the first slab.
     places: Vec<isize>,
@@ -149,17 +149,17 @@ fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
 /// The phases of a row without its padding, and how many elements of each are left. A row of a phase
 /// has `span` elements, and is `pitch` elements from the next one. None if a phase would reach into
 /// it.
-fn phases_within(axis: &Axis, phases: &[PhasePick], span: usize, pitch: usize) -> Option<(Vec<PhasePick>, usize)> {
+fn phases_within(axis: &Axis, phases: &[PhaseCopy], span: usize, pitch: usize) -> Option<(Vec<PhaseCopy>, usize)> {
     // The first element that is not padding.
-    let from = |phase: &PhasePick| axis.pad_begin.saturating_sub(phase.offset).div_ceil(axis.stride);
+    let from = |phase: &PhaseCopy| axis.pad_begin.saturating_sub(phase.offset).div_ceil(axis.stride);
     let begins = || phases.iter().map(from);
     let (least, most) = (begins().min()?, begins().max()?);
     let len = axis.input.div_ceil(axis.stride).min(span.saturating_sub(least));
-    let pick = |phase: &PhasePick| PhasePick {
+    let moved = |phase: &PhaseCopy| PhaseCopy {
         offset: phase.offset + from(phase) * axis.stride - axis.pad_begin,
         dst: phase.dst + from(phase),
     };
-    let mut within: Vec<_> = phases.iter().map(pick).collect();
+    let mut within: Vec<_> = phases.iter().map(moved).collect();
     within.sort_unstable_by_key(|phase| phase.offset);
     (most + len <= pitch).then_some((within, len))
 }
@@ -188,7 +188,7 @@ pub(crate) fn sizes(axes: &[Axis], cut: SlabCut) -> Option<PlaneSizes> {
         // Kernels copy a phase of a slab's row by positions in X, which may be far outside of it.
         let last = (a.output - 1).checked_add(span)?.checked_mul(a.stride)?;
         let furthest = last.checked_add(a.pad_begin)?.checked_add(a.input)?;
-        isize::try_from(furthest.checked_add(Picks::BEYOND)?).ok()?;
+        isize::try_from(furthest.checked_add(Deinterleave::BEYOND)?).ok()?;
         plane = plane.checked_mul(span)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
     }
@@ -355,7 +355,7 @@ impl PaddedPlanes {
         let planes: usize = axes.iter().map(phases).product();
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         let mut along: Vec<_> = (0..phases(&axes[last]))
-            .map(|tap| PhasePick { offset: place(&axes[last], tap).0, dst: tap * plane })
+            .map(|tap| PhaseCopy { offset: place(&axes[last], tap).0, dst: tap * plane })
             .collect();
         along.sort_unstable_by_key(|phase| phase.offset);
         let taps = tap_offsets(&axes, plane, &pitches);
@@ -495,9 +495,9 @@ impl PaddedPlanes {
     }
 
     /// The rows that a slab fills in the planes of a channel, and where they come from.
-    pub(crate) fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = RowPick> + 'a {
+    pub(crate) fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = SourceRow> + 'a {
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
-        rows.map(|(number, row)| RowPick { src: self.source(number, slab), dst: row.at })
+        rows.map(|(number, row)| SourceRow { src: self.source(number, slab), dst: row.at })
     }
 
     /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
@@ -505,8 +505,9 @@ impl PaddedPlanes {
         let last = self.axes.len() - 1;
         let begin = self.range(slab, last).start * self.axes[last].stride;
         let first = self.first[last].wrapping_add_unsigned(begin);
-        let picks = Picks { first, phases: &self.phases, len: self.spans[last], ..self.picks(planes.len()) };
-        pick_rows(isa, x, &picks, self.rows(slab), planes);
+        let copy =
+            Deinterleave { first, phases: &self.phases, len: self.spans[last], ..self.deinterleaving(planes.len()) };
+        deinterleave_rows(isa, x, &copy, self.rows(slab), planes);
     }
 
     /// Does the same as [`fill`](Self::fill) in planes whose padding beside rows of X is zero already. The
@@ -515,25 +516,25 @@ impl PaddedPlanes {
         &self,
         isa: Isa,
         slab: &Slab,
-        rows: &[RowPick],
+        rows: &[SourceRow],
         x: &[T],
         planes: &mut [T::Acc],
     ) {
         let Some((phases, len)) = &self.within else { return self.fill(isa, slab, x, planes) };
-        let picks = Picks { phases, len: *len, rows, ..self.picks(planes.len()) };
+        let copy = Deinterleave { phases, len: *len, rows, ..self.deinterleaving(planes.len()) };
         if rows.is_empty() {
-            return pick_rows(isa, x, &picks, self.rows(slab), planes);
+            return deinterleave_rows(isa, x, &copy, self.rows(slab), planes);
         }
-        pick(isa, x, &picks, planes);
+        deinterleave(isa, x, &copy, planes);
     }
 
     /// What all copies into planes of `len` elements in all have in common.
-    fn picks(&self, len: usize) -> Picks<'_> {
+    fn deinterleaving(&self, len: usize) -> Deinterleave<'_> {
         let last = self.axes.len() - 1;
         // The product wraps for axes without elements. Then no row has a source.
         let src_pitch = self.axes.iter().fold(1_usize, |n, axis| n.wrapping_mul(axis.input));
         let planes = len / self.channel_len;
-        Picks {
+        Deinterleave {
             planes,
             src_pitch,
             dst_pitch: self.channel_len,
@@ -552,7 +553,7 @@ impl PaddedPlanes {
     pub(crate) fn places_of_elements(&self, spare: usize) -> Vec<usize> {
         let last = self.axes.len() - 1;
         let mut places = vec![spare; self.axes.iter().map(|axis| axis.input).product()];
-        for RowPick { src, dst } in self.rows(&self.slab(0)) {
+        for SourceRow { src, dst } in self.rows(&self.slab(0)) {
             let Some(src) = src else { continue };
             for (phase, i) in self.phases.iter().flat_map(|phase| (0..self.spans[last]).map(move |i| (phase, i))) {
                 let x = self.first[last].wrapping_add_unsigned(phase.offset + i * self.axes[last].stride);
@@ -580,104 +581,104 @@ impl PaddedPlanes {
 /// Rows whose places are found at a time, once for all planes: a list of them is on the stack.
 const ROWS_AT_A_TIME: usize = 32;
 
-/// Copies the phases of `rows`. All else is as `picks` says, whose own rows are not used.
-pub(crate) fn pick_rows<T: Element>(
+/// Copies the phases of `rows`. All else is as `copy` says, whose own rows are not used.
+pub(crate) fn deinterleave_rows<T: Element>(
     isa: Isa,
     x: &[T],
-    picks: &Picks<'_>,
-    rows: impl Iterator<Item = RowPick>,
+    copy: &Deinterleave<'_>,
+    rows: impl Iterator<Item = SourceRow>,
     planes: &mut [T::Acc],
 ) {
     let mut rows = rows.peekable();
-    let mut some = [RowPick::default(); ROWS_AT_A_TIME];
+    let mut some = [SourceRow::default(); ROWS_AT_A_TIME];
     while rows.peek().is_some() {
         let count = some.iter_mut().zip(&mut rows).map(|(some, row)| *some = row).count();
-        pick(isa, x, &Picks { rows: &some[..count], ..*picks }, planes);
+        deinterleave(isa, x, &Deinterleave { rows: &some[..count], ..*copy }, planes);
     }
 }
 
-/// As [`WeaveKernel::pick`], for elements of any type.
+/// As [`InterleaveKernel::deinterleave`], for elements of any type.
 #[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
-pub(crate) fn pick<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
-    match (T::as_acc(x), weave_kernels::<T::Acc>(isa).first()) {
-        (Some(x), Some(kernel)) => kernel.pick(x, picks, planes),
+pub(crate) fn deinterleave<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_>, planes: &mut [T::Acc]) {
+    match (T::as_acc(x), interleave_kernels::<T::Acc>(isa).first()) {
+        (Some(x), Some(kernel)) => kernel.deinterleave(x, copy, planes),
         // A vector is converted in about the time of one element. Of long strides, few elements are
         // picked.
         (None, Some(kernel))
-            if (2..=(kernel.lanes() * picks.phases.len()).min(CONVERTED_ELEMENTS)).contains(&picks.stride) =>
+            if (2..=(kernel.lanes() * copy.phases.len()).min(CONVERTED_ELEMENTS)).contains(&copy.stride) =>
         {
-            pick_converted(isa, kernel, x, picks, planes);
+            deinterleave_converted(isa, kernel, x, copy, planes);
         }
-        _ => convert(isa, x, picks, planes),
+        _ => convert(isa, x, copy, planes),
     }
 }
 
-/// Elements that are converted at a time before phases are picked from them, on the stack: at least a
+/// Elements that are converted at a time before phases are taken from them, on the stack: at least a
 /// stride of which that is done.
 const CONVERTED_ELEMENTS: usize = 1024;
 
-/// As [`WeaveKernel::pick`], for elements of a 16-bit type. The rows are converted first, because
+/// As [`InterleaveKernel::deinterleave`], for elements of a 16-bit type. The rows are converted first, because
 /// conversions of single elements take long.
-fn pick_converted<T: Element>(
+fn deinterleave_converted<T: Element>(
     isa: Isa,
-    kernel: &WeaveKernel<T::Acc>,
+    kernel: &InterleaveKernel<T::Acc>,
     x: &[T],
-    picks: &Picks<'_>,
+    copy: &Deinterleave<'_>,
     planes: &mut [T::Acc],
 ) {
     let mut converted = [T::Acc::ZERO; CONVERTED_ELEMENTS];
-    let most = (CONVERTED_ELEMENTS / picks.stride).max(1);
-    for (plane, begin) in (0..picks.planes).flat_map(|p| (0..picks.len).step_by(most).map(move |begin| (p, begin))) {
-        let len = most.min(picks.len - begin);
-        // The part of a row that is picked from. The first element that is picked may lie before it.
-        let first = picks.first.saturating_add_unsigned(begin * picks.stride);
-        let within = |at: isize| usize::try_from(at).unwrap_or(0).min(picks.width);
-        let seen = within(first)..within(first.saturating_add_unsigned(len * picks.stride));
+    let most = (CONVERTED_ELEMENTS / copy.stride).max(1);
+    for (plane, begin) in (0..copy.planes).flat_map(|p| (0..copy.len).step_by(most).map(move |begin| (p, begin))) {
+        let len = most.min(copy.len - begin);
+        // The part of a row that is taken from. The first element that is taken may lie before it.
+        let first = copy.first.saturating_add_unsigned(begin * copy.stride);
+        let within = |at: isize| usize::try_from(at).unwrap_or(0).min(copy.width);
+        let seen = within(first)..within(first.saturating_add_unsigned(len * copy.stride));
         let rows_at_once =
             CONVERTED_ELEMENTS.checked_div(seen.len()).map_or(ROWS_AT_A_TIME, |rows| rows.min(ROWS_AT_A_TIME));
-        for rows in picks.rows.chunks(rows_at_once) {
-            let mut here = [RowPick::default(); ROWS_AT_A_TIME];
+        for rows in copy.rows.chunks(rows_at_once) {
+            let mut here = [SourceRow::default(); ROWS_AT_A_TIME];
             for (i, (here, row)) in here.iter_mut().zip(rows).enumerate() {
                 let at = i * seen.len();
                 if let Some(src) = row.src {
-                    let src = plane * picks.src_pitch + src;
+                    let src = plane * copy.src_pitch + src;
                     stream::widen(isa, &x[src..][seen.clone()], &mut converted[at..at + seen.len()]);
                 }
-                *here = RowPick { src: row.src.map(|_| at), dst: row.dst + begin };
+                *here = SourceRow { src: row.src.map(|_| at), dst: row.dst + begin };
             }
-            let here = Picks {
+            let here = Deinterleave {
                 planes: 1,
                 rows: &here[..rows.len()],
                 width: seen.len(),
                 first: first - seen.start as isize,
                 len,
                 ahead: 0,
-                ..*picks
+                ..*copy
             };
-            kernel.pick(&converted, &here, &mut planes[plane * picks.dst_pitch..]);
+            kernel.deinterleave(&converted, &here, &mut planes[plane * copy.dst_pitch..]);
         }
     }
 }
 
-/// As [`WeaveKernel::pick`], for elements that are converted, row by row.
-fn convert<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
-    for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
-        for phase in picks.phases {
-            let at = plane * picks.dst_pitch + row.dst + phase.dst;
-            let dst = &mut planes[at..at + picks.len];
+/// As [`InterleaveKernel::deinterleave`], for elements that are converted, row by row.
+fn convert<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_>, planes: &mut [T::Acc]) {
+    for (plane, row) in (0..copy.planes).flat_map(|plane| copy.rows.iter().map(move |row| (plane, row))) {
+        for phase in copy.phases {
+            let at = plane * copy.dst_pitch + row.dst + phase.dst;
+            let dst = &mut planes[at..at + copy.len];
             let Some(src) = row.src else {
                 dst.fill(T::Acc::ZERO);
                 continue;
             };
-            let row = &x[plane * picks.src_pitch + src..][..picks.width];
+            let row = &x[plane * copy.src_pitch + src..][..copy.width];
             // Elements of the phase that are not padding: first + i * stride in 0..width.
-            let first = picks.first + phase.offset as isize;
-            let within = |end: usize| end.saturating_add_signed(-first).div_ceil(picks.stride).min(picks.len);
-            let (from, to) = (within(0), within(picks.width));
+            let first = copy.first + phase.offset as isize;
+            let within = |end: usize| end.saturating_add_signed(-first).div_ceil(copy.stride).min(copy.len);
+            let (from, to) = (within(0), within(copy.width));
             dst[..from].fill(T::Acc::ZERO);
             if from < to {
-                let begin = (from * picks.stride).wrapping_add_signed(first);
-                stream::widen_strided(isa, &row[begin..], picks.stride, &mut dst[from..to]);
+                let begin = (from * copy.stride).wrapping_add_signed(first);
+                stream::widen_strided(isa, &row[begin..], copy.stride, &mut dst[from..to]);
             }
             dst[to.max(from)..].fill(T::Acc::ZERO);
         }
@@ -704,13 +705,13 @@ mod tests {
     use alloc::vec::Vec;
 
     use convoke_kernels::Isa;
+    use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
     use convoke_kernels::stream::Storage;
-    use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
-    use super::pick_rows;
+    use super::deinterleave_rows;
     use crate::f16;
 
-    /// Strides whose rows are converted before they are picked, and strides that are too long for
+    /// Strides whose rows are converted before they are deinterleaved, and strides that are too long for
     /// that; rows that begin before X's, and rows that end behind them.
     #[test]
     fn phases_of_a_16_bit_type_are_those_of_its_values_in_f32() {
@@ -721,9 +722,9 @@ mod tests {
                     let x: Vec<f16> = (0..planes * 3 * width).map(|i| f16::from_f32((i % 997) as f32)).collect();
                     let wide: Vec<f32> = x.iter().map(|x| x.to_acc()).collect();
                     let rows = [Some(2 * width), None, Some(0)];
-                    let rows = (0..40).map(|i| RowPick { src: rows[i % 3], dst: i * 2 * len });
-                    let phases = [PhasePick { offset: 0, dst: 0 }, PhasePick { offset: 1, dst: len }];
-                    let picks = Picks {
+                    let rows = (0..40).map(|i| SourceRow { src: rows[i % 3], dst: i * 2 * len });
+                    let phases = [PhaseCopy { offset: 0, dst: 0 }, PhaseCopy { offset: 1, dst: len }];
+                    let copy = Deinterleave {
                         planes,
                         src_pitch: 3 * width,
                         dst_pitch: 40 * 2 * len,
@@ -735,10 +736,10 @@ mod tests {
                         len,
                         ahead: 0,
                     };
-                    let mut got = alloc::vec![0.5_f32; planes * picks.dst_pitch];
+                    let mut got = alloc::vec![0.5_f32; planes * copy.dst_pitch];
                     let mut want = got.clone();
-                    pick_rows(isa, &x, &picks, rows.clone(), &mut got);
-                    pick_rows(isa, &wide, &picks, rows, &mut want);
+                    deinterleave_rows(isa, &x, &copy, rows.clone(), &mut got);
+                    deinterleave_rows(isa, &wide, &copy, rows, &mut want);
                     assert!(got == want, "{isa}: stride {stride}, from {first}, {len} long");
                 }
             }

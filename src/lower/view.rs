@@ -146,12 +146,12 @@ impl OutputPhases {
     }
 
     /// The place of phase `r` among the outputs of a position, the cropped ones included.
-    pub(crate) fn strand(&self, r: usize) -> usize {
+    pub(crate) fn phase_place(&self, r: usize) -> usize {
         (r + self.axis.stride - self.late) % self.axis.stride
     }
 
     /// The place of output `o` among those of position `v`.
-    pub(crate) fn strand_of(&self, v: usize, o: usize) -> usize {
+    pub(crate) fn output_place(&self, v: usize, o: usize) -> usize {
         o + self.cropped - self.late - v * self.axis.stride
     }
 
@@ -185,7 +185,7 @@ mod tests {
                     let mut outputs = Vec::new();
                     for (v, r, o) in all.filter_map(|(v, r)| phases.output(v, r).map(|o| (v, r, o))) {
                         outputs.push(o);
-                        assert_eq!(phases.strand_of(v, o), phases.strand(r));
+                        assert_eq!(phases.output_place(v, o), phases.phase_place(r));
                         assert!((phases.first_output(v)..phases.first_output(v + 1)).contains(&o));
                         for k in 0..kernel {
                             let want = (0..axis.input).find(|x| axis.output_position(*x, k) == Some(o));

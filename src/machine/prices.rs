@@ -49,7 +49,7 @@ pub(crate) struct Prices {
     /// Cycles to add a vector of sums to another, or to copy it.
     pub(crate) added_cycles: f64,
     /// Cycles to interleave a vector of sums with those of other phases, and to store it.
-    pub(crate) weave_cycles: f64,
+    pub(crate) interleave_cycles: f64,
 
     /// Factor on arithmetic over shifted views in tiles of up to 2 rows. Such loads cross cache
     /// lines, and few rows share each load.
@@ -105,8 +105,8 @@ pub(crate) struct Prices {
     /// Cycles of a call of a transform in addition to its vectors: for each channel of a block,
     /// and for each row of tiles of a vector of output channels.
     pub(crate) transform_call_cycles: f64,
-    /// Cycles of Winograd to pick one element of a stride's phase from a row.
-    pub(crate) pick_cycles: f64,
+    /// Cycles of Winograd to take one element of a stride's phase from a row.
+    pub(crate) deinterleave_cycles: f64,
     /// Share of a task's time that threads wait for the last of them.
     pub(crate) idle_share: f64,
 
@@ -152,7 +152,7 @@ const AVX512: Prices = Prices {
     store_cycles: 1.5,
     transposed_store_cycles: 6.0,
     added_cycles: 1.5,
-    weave_cycles: 8.0,
+    interleave_cycles: 8.0,
     shifted_two_rows: 2.5,
     shifted_four_rows: 1.3,
     shifted_rows: 1.04,
@@ -173,7 +173,7 @@ const AVX512: Prices = Prices {
     ragged_output: 1.4,
     wide_transform: 1.65,
     transform_call_cycles: 100.0,
-    pick_cycles: 0.5,
+    deinterleave_cycles: 0.5,
     idle_share: 0.1,
     fetch_ahead: 1.5,
     not_hidden: 0.17,

@@ -51,7 +51,7 @@ pub(crate) enum Item {
     AddedVectors,
     /// Vectors of sums that are interleaved with those of other phases, and stored: from tiles, and
     /// without tiles.
-    WovenVectors,
+    InterleavedVectors,
     SummedVectors,
     /// Vectors with channels along their lanes: made from X, and taken apart into Y.
     GatheredVectors,
@@ -59,8 +59,8 @@ pub(crate) enum Item {
     /// Calls of Winograd's transforms: for each channel of a block, and for each row of tiles and vector
     /// of output channels.
     TransformCalls,
-    /// Elements of a phase of a stride that are picked from a row for Winograd's tiles.
-    PickedElements,
+    /// Elements of a phase of a stride that are taken from a row for Winograd's tiles.
+    DeinterleavedElements,
     /// Vectors of Winograd's transforms: on the way to the values of tiles, and back to pixels.
     TransformedVectors,
     TakenVectors,
@@ -186,12 +186,12 @@ impl Machine {
             Item::StoredVectors => (Kind::Stores, prices.store_cycles),
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
             Item::AddedVectors => (Kind::Stores, prices.added_cycles),
-            Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
+            Item::InterleavedVectors => (Kind::Stores, prices.interleave_cycles),
             Item::SummedVectors => (Kind::Stores, prices.summed_cycles),
             Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),
             Item::SpreadVectors => (Kind::Stores, prices.gather_cycles),
             Item::TransformCalls => (Kind::Calls, prices.transform_call_cycles),
-            Item::PickedElements => (Kind::Copies, prices.pick_cycles),
+            Item::DeinterleavedElements => (Kind::Copies, prices.deinterleave_cycles),
             Item::TransformedVectors => (Kind::Copies, prices.transform_cycles),
             Item::TakenVectors => (Kind::Stores, prices.transform_cycles),
         }

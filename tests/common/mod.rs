@@ -103,10 +103,10 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
         return false;
     }
     // Winograd interleaves phases within vectors, and the shortest vectors have four lanes.
-    let is_woven = algorithm != named("winograd")
+    let is_interleaved = algorithm != named("winograd")
         || geometry.op == Op::Conv
         || geometry.axes.last().is_some_and(|axis| 4_usize.is_multiple_of(axis.stride));
-    is_woven && algorithm.accepts(geometry).is_ok()
+    is_interleaved && algorithm.accepts(geometry).is_ok()
 }
 
 /// Random layers for each algorithm, ISA and element type, unless the environment variable

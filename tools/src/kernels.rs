@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use convoke::Isa;
 use convoke_kernels::{
-    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
-    weave_kernels, winograd_kernels,
+    Real, channel_kernels, depthwise_kernels, grouped_kernels, interleave_kernels, spatial_kernels, two_row_kernels,
+    upsample_kernels, winograd_kernels,
 };
 
 use crate::peak;
@@ -156,10 +156,10 @@ pub fn markdown(only: Option<Isa>) -> String {
         text.extend(transforms_row::<f32>(isa));
         text.extend(transforms_row::<f64>(isa));
     }
-    text += "\n| ISA | type | weaving | lanes |\n|---|---|---|---:|\n";
+    text += "\n| ISA | type | interleaving | lanes |\n|---|---|---|---:|\n";
     for isa in isas() {
-        text.extend(weaving_rows::<f32>(isa));
-        text.extend(weaving_rows::<f64>(isa));
+        text.extend(interleaving_rows::<f32>(isa));
+        text.extend(interleaving_rows::<f64>(isa));
     }
     text += "\n| ISA | type | depthwise transposed, stride 2 (taps) | lanes |\n|---|---|---|---:|\n";
     for isa in isas() {
@@ -189,8 +189,10 @@ fn transforms_row<T: Real>(isa: Isa) -> Option<String> {
     (!names.is_empty()).then(|| format!("| {isa} | {} | {} |\n", T::NAME, names.join(", ")))
 }
 
-fn weaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
-    weave_kernels::<T>(isa).iter().map(move |k| format!("| {isa} | {} | {} | {} |\n", T::NAME, k.name(), k.lanes()))
+fn interleaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
+    interleave_kernels::<T>(isa)
+        .iter()
+        .map(move |k| format!("| {isa} | {} | {} | {} |\n", T::NAME, k.name(), k.lanes()))
 }
 
 /// The names of an ISA's kernels for depthwise ConvTranspose, without the prefix up to
@@ -290,7 +292,7 @@ mod tests {
     fn every_kernel_beside_tiles_is_in_the_tables() {
         let text = markdown(None);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |", "| 2x2, ", "NarrowRows, "] {
+            for part in ["f2x2_3x3, ", "| f32_interleave |", "| f64_interleave |", "| 2x2, ", "NarrowRows, "] {
                 let is_there = text.lines().any(|line| line.starts_with(&format!("| {isa} |")) && line.contains(part));
                 assert!(is_there, "{isa}, {part}: {text}");
             }

@@ -85,6 +85,6 @@ fn definitions_are_found() {
 fn twins_are_of_different_isas() {
     let files = |files: &[&str]| -> Vec<PathBuf> { files.iter().map(PathBuf::from).collect() };
     assert!(are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/portable/vector.rs"])));
-    assert!(!are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/x86_64/avx2/weave.rs"])));
+    assert!(!are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/x86_64/avx2/interleave.rs"])));
     assert!(!are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/simd.rs"])));
 }

@@ -2,12 +2,12 @@
 //! should be or off by a little, and now and then a size that is far too large.
 
 use arbitrary::{Result, Unstructured};
-use convoke_kernels::weave::{OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
+use convoke_kernels::interleave::{OutputRun, PhaseCopy, Deinterleave, SourceRow, PhaseRows, Sum};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Ahead, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
     FlatTaps, Isa, Real, Residual, RowCopy, RowOffsets, Slots, TapTable, UpsampleInput, UpsampleOutput,
-    depthwise_kernels, grouped_kernels, upsample_kernels, weave_kernels, winograd_kernels,
+    depthwise_kernels, grouped_kernels, upsample_kernels, interleave_kernels, winograd_kernels,
 };
 
 use super::near;
@@ -113,8 +113,8 @@ pub(super) fn upsample<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
     )
 }
 
-pub(super) fn weave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
-    let kernel = u.choose(weave_kernels::<T>(isa))?;
+pub(super) fn interleave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
+    let kernel = u.choose(interleave_kernels::<T>(isa))?;
     let phases = u.int_in_range(0..=9)?;
     let runs = (0..u.int_in_range(0..=3)?)
         .map(|_| Ok(OutputRun { from: size(u, 9)?, phase: size(u, phases)?, at: size(u, 40)?, len: size(u, 99)? }))
@@ -129,13 +129,13 @@ pub(super) fn weave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
             let (pitch, step) = (size(u, 120)?, size(u, 400)?);
             let slot = slots.iter().copied().max().unwrap_or(0);
             let sums = near::<T>(u, slot.saturating_mul(step).saturating_add(end(rows, pitch, read)).min(1 << 16))?;
-            let strands = Strands { sums: &sums, slots: &slots, step, pitch };
+            let phase_rows = PhaseRows { sums: &sums, slots: &slots, step, pitch };
             stored(
                 u,
                 (rows, end(rows, ldy, written)),
                 |at| is_in_a_run(at % ldy),
                 |y, epilogue| {
-                    kernel.run(&strands, &runs, epilogue, y, ldy);
+                    kernel.run(&phase_rows, &runs, epilogue, y, ldy);
                     // To fetch a run that is far too long would take years; it was refused.
                     kernel.fetch(&runs, rows, y, ldy);
                 },
@@ -159,18 +159,18 @@ pub(super) fn weave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
             let mut offset = 0;
             let mut phases = Vec::new();
             for _ in 0..u.int_in_range(0..=4)? {
-                phases.push(PhasePick { offset, dst: size(u, 200)? });
+                phases.push(PhaseCopy { offset, dst: size(u, 200)? });
                 offset += u.int_in_range(0..=5)?;
             }
             let rows = (0..u.int_in_range(0..=3)?)
-                .map(|_| Ok(RowPick { src: if u.arbitrary()? { Some(size(u, 99)?) } else { None }, dst: size(u, 99)? }))
+                .map(|_| Ok(SourceRow { src: if u.arbitrary()? { Some(size(u, 99)?) } else { None }, dst: size(u, 99)? }))
                 .collect::<Result<Vec<_>>>()?;
             let (src_pitch, dst_pitch) = (size(u, 200)?, size(u, 400)?);
             let (src, mut dst) = (near::<T>(u, end(planes, src_pitch, 200))?, near(u, end(planes, dst_pitch, 340))?);
             let (first, ahead) = (position(u)?, size(u, 99)?);
-            let picks =
-                Picks { planes, src_pitch, dst_pitch, rows: &rows, width, first, stride, phases: &phases, len, ahead };
-            kernel.pick(&src, &picks, &mut dst);
+            let copy =
+                Deinterleave { planes, src_pitch, dst_pitch, rows: &rows, width, first, stride, phases: &phases, len, ahead };
+            kernel.deinterleave(&src, &copy, &mut dst);
             Ok(())
         }
     }

@@ -5,8 +5,8 @@ pub(crate) mod activation;
 pub(crate) mod depthwise;
 pub(crate) mod gemm;
 pub(crate) mod grouped;
+pub(crate) mod interleave;
 pub(crate) mod upsample;
-pub(crate) mod weave;
 pub(crate) mod winograd;
 
 use crate::real::Real;
@@ -176,9 +176,9 @@ macro_rules! kernels {
             $crate::generic::compile! {
                 #[$attr]
                 fn activate(crate::activation::ActivateArgs<$elem>) = crate::generic::activation::activate::<V>;
-                fn weave(crate::weave::WeaveArgs<'_, $elem>) = crate::generic::weave::weave::<V>;
-                fn sum(crate::weave::SumArgs<'_, $elem>) = crate::generic::weave::sum::<V>;
-                fn pick(crate::weave::PickArgs<'_, $elem>) = crate::generic::weave::pick::<V>;
+                fn interleave(crate::interleave::InterleaveArgs<'_, $elem>) = crate::generic::interleave::interleave::<V>;
+                fn sum(crate::interleave::SumArgs<'_, $elem>) = crate::generic::interleave::sum::<V>;
+                fn deinterleave(crate::interleave::DeinterleaveArgs<'_, $elem>) = crate::generic::interleave::deinterleave::<V>;
                 fn upsample<SH, KH, KW, ODD>(crate::upsample::UpsampleArgs<'_, $elem>) =
                     crate::generic::upsample::upsample::<V, SH, KH, KW, ODD>;
             }
@@ -206,13 +206,13 @@ macro_rules! kernels {
                 grouped::group::<$group_mr, { $group_nr / LANES }>,
             )),+),+],
             winograd: &$crate::generic::transforms!($isa, $elem, $vector),
-            weave: &[crate::WeaveKernel {
-                name: concat!(stringify!($elem), "_weave"),
+            interleave: &[crate::InterleaveKernel {
+                name: concat!(stringify!($elem), "_interleave"),
                 lanes: LANES,
-                code: Code::new($isa, crate::weave::WeaveCode {
-                    weave: passes::weave,
+                code: Code::new($isa, crate::interleave::InterleaveCode {
+                    interleave: passes::interleave,
                     sum: passes::sum,
-                    pick: passes::pick,
+                    deinterleave: passes::deinterleave,
                 }),
             }],
             upsample: &$crate::generic::upsampling!($isa, $elem, $vector),

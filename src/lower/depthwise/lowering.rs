@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::weave::RowPick;
+use convoke_kernels::interleave::SourceRow;
 use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable, stream};
 
 use super::plan::{DepthwisePlan, DepthwiseSource};
@@ -28,7 +28,7 @@ pub(super) struct Depthwise<T: Element> {
     /// The planes that kernels read, and where taps are in them; none where they read X.
     pub(super) planes: Option<(PaddedPlanes, TapTable)>,
     /// The rows that are copied into planes, for each chunk; none where there are too many to be listed.
-    rows: Vec<Vec<RowPick>>,
+    rows: Vec<Vec<SourceRow>>,
     /// Along channels: where the elements of a channel of X go.
     slots: Slots,
     pub(super) pieces: DepthwisePieces<T::Acc>,
@@ -69,7 +69,7 @@ impl<T: Element> Depthwise<T> {
                 slots = padded.places_of_elements(padded.channel_len).into_iter().map(slot).collect();
             } else if padded.rows(&padded.slab(0)).count().max(1).saturating_mul(plan.chunks) <= MOST_LISTED_ROWS {
                 // The padding of a single chunk stays zero from channel to channel.
-                let is_copied = |row: &RowPick| row.src.is_some() || plan.chunks > 1;
+                let is_copied = |row: &SourceRow| row.src.is_some() || plan.chunks > 1;
                 rows = (0..plan.chunks).map(|i| padded.rows(&padded.slab(i)).filter(is_copied).collect()).collect();
             }
             let table = plan.taps.table(&padded, unit, plan.tiles[0].nr());

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::weave::{PhasePick, Picks, RowPick};
+use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::{FlatTaps, Isa};
 
 use crate::Axis;
 use crate::element::Element;
-use crate::lower::planes::pick;
+use crate::lower::planes::deinterleave;
 use crate::machine::{Item, Machine, Work};
 
 /// The planes of a channel: one for each phase of the strides that some tap reads. Without strides
@@ -20,9 +20,9 @@ pub(super) struct GroupedPlanes {
     /// Phases along H and W.
     counts: [usize; 2],
     /// The phases along W, in the order in which a row of X meets them.
-    phases: Vec<PhasePick>,
+    phases: Vec<PhaseCopy>,
     /// The rows that are copied: those of each phase along H in turn.
-    picks: Vec<RowPick>,
+    source_rows: Vec<SourceRow>,
     /// Elements of a plane. Planes of neighbouring phases along W lie so far apart.
     plane: usize,
     /// Elements of all planes of a channel.
@@ -35,21 +35,21 @@ impl GroupedPlanes {
         let counts = [h.kernel.min(h.stride), w.kernel.min(w.stride)];
         let plane = h.input.div_ceil(h.stride).checked_mul(w.output)?;
         let pitch = plane.checked_mul(counts[0] * counts[1])?;
-        let mut phases: Vec<_> = (0..counts[1]).map(|j| PhasePick { offset: phase(w, j), dst: j * plane }).collect();
+        let mut phases: Vec<_> = (0..counts[1]).map(|j| PhaseCopy { offset: phase(w, j), dst: j * plane }).collect();
         phases.sort_unstable_by_key(|phase| phase.offset);
-        Some(Self { h: *h, w: *w, counts, phases, picks: Vec::new(), plane, pitch })
+        Some(Self { h: *h, w: *w, counts, phases, source_rows: Vec::new(), plane, pitch })
     }
 
     /// The same with a list of the rows that are copied.
     pub(super) fn listed(mut self) -> Self {
         let (h, rows) = (&self.h, self.rows());
-        let pick = |i: usize| {
+        let row = |i: usize| {
             let (phase_rows, row) = (i / rows, i % rows);
             let position = phase(h, phase_rows) + row * h.stride;
             let src = (position < h.input).then_some(position * self.w.input);
-            RowPick { src, dst: phase_rows * self.counts[1] * self.plane + row * self.w.output }
+            SourceRow { src, dst: phase_rows * self.counts[1] * self.plane + row * self.w.output }
         };
-        self.picks = (0..self.counts[0] * rows).map(pick).collect();
+        self.source_rows = (0..self.counts[0] * rows).map(row).collect();
         self
     }
 
@@ -79,7 +79,7 @@ impl GroupedPlanes {
     /// Copies the channels of a group into their planes, of which only the rows `rows` are needed.
     pub(super) fn fill<T: Element>(&self, isa: Isa, x: &[T], rows: Range<usize>, planes: &mut [T::Acc]) {
         let (h, w) = (&self.h, &self.w);
-        let picks = Picks {
+        let copy = Deinterleave {
             planes: planes.len() / self.pitch,
             src_pitch: h.input * w.input,
             dst_pitch: self.pitch,
@@ -91,8 +91,8 @@ impl GroupedPlanes {
             len: w.output,
             ahead: 0,
         };
-        for phase in self.picks.chunks_exact(self.rows()) {
-            pick(isa, x, &Picks { rows: &phase[rows.clone()], ..picks }, planes);
+        for phase in self.source_rows.chunks_exact(self.rows()) {
+            deinterleave(isa, x, &Deinterleave { rows: &phase[rows.clone()], ..copy }, planes);
         }
     }
 }

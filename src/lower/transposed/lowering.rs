@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Isa, RowOffsets, WeaveKernel};
+use convoke_kernels::{InterleaveKernel, Isa, RowOffsets};
 
 use super::passes::{OuterPhase, PhaseSlots};
 use super::plan::{PhaseMode, PhasePlan, PhaseScratch, PhaseSplit};
@@ -36,7 +36,7 @@ pub(super) struct Transposed<T: Element> {
     /// The column where each row of positions of a slab begins.
     pub(super) row_columns: Vec<usize>,
     pub(super) tiles: PhaseTiles<T::Acc>,
-    pub(super) weave: &'static WeaveKernel<T::Acc>,
+    pub(super) interleave: &'static InterleaveKernel<T::Acc>,
     pub(super) mode: PhaseMode,
     pub(super) k_blocks: usize,
     /// Whether the panels of a phase of the outer axes stay in the L2 cache.
@@ -78,7 +78,7 @@ impl<T: Element> Transposed<T> {
         plan: PhasePlan<T::Acc>,
         split: PhaseSplit,
         scratch: PhaseScratch<T::Acc>,
-        weave: &'static WeaveKernel<T::Acc>,
+        interleave: &'static InterleaveKernel<T::Acc>,
     ) -> Self {
         let geometry = request.geometry;
         let PhasePlan { phases, slots, cut, rows, tiles, mode, k_blocks, .. } = plan;
@@ -99,7 +99,7 @@ impl<T: Element> Transposed<T> {
             slots,
             planes,
             tiles,
-            weave,
+            interleave,
             mode,
             k_blocks,
             is_near: panel_bytes <= a_block_bytes(request.machine),

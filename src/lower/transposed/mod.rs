@@ -27,7 +27,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::catalogue::weave_kernels;
+use convoke_kernels::catalogue::interleave_kernels;
 
 use crate::Geometry;
 use crate::element::Element;
@@ -67,7 +67,7 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
-    let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
+    let Some(interleave) = interleave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
     let plan = PhasePlan::cheapest(request, most_bytes)?;
@@ -75,7 +75,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let mut scratch = Ledger::default();
     let is_direct = Finish::new(request).is_direct();
     let pieces = PhaseScratch::book(&mut scratch, geometry, &plan, &split, is_direct);
-    let kernel = if plan.mode == PhaseMode::Summed { weave.name() } else { plan.tiles.name() };
+    let kernel = if plan.mode == PhaseMode::Summed { interleave.name() } else { plan.tiles.name() };
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
@@ -90,6 +90,6 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         scratch,
         work: plan.work,
     };
-    let build: Build<'a, T> = Box::new(move || Box::new(Transposed::new(request, plan, split, pieces, weave)));
+    let build: Build<'a, T> = Box::new(move || Box::new(Transposed::new(request, plan, split, pieces, interleave)));
     Ok(Offer { recipe, build })
 }

@@ -17,10 +17,10 @@ const INNER_CHANNELS: usize = 16;
 pub(super) struct PhaseSlots {
     /// The phases with taps. Those of a class have equal shifts: they read the same inputs.
     pub(super) classes: Vec<Vec<usize>>,
-    /// The slot of each strand, which is the place of its phase among the sums. Phases with taps have
+    /// The slot of each phase row, which is the place of its phase among the sums. Phases with taps have
     /// slots of their own, in the order of the classes. Phases without taps share the last slot,
     /// whose sums are zero.
-    pub(super) of_strand: Vec<usize>,
+    pub(super) of_place: Vec<usize>,
     /// Slots of phases with taps.
     pub(super) with_taps: usize,
     /// All slots.
@@ -38,11 +38,11 @@ impl PhaseSlots {
             }
         }
         let (with_taps, phases) = (classes.iter().map(Vec::len).sum::<usize>(), along.taps.len());
-        let mut of_strand = vec![with_taps; phases];
+        let mut of_place = vec![with_taps; phases];
         for (slot, r) in classes.iter().flatten().enumerate() {
-            of_strand[along.strand(*r)] = slot;
+            of_place[along.phase_place(*r)] = slot;
         }
-        Self { classes, of_strand, with_taps, count: with_taps + usize::from(with_taps < phases) }
+        Self { classes, of_place, with_taps, count: with_taps + usize::from(with_taps < phases) }
     }
 }
 

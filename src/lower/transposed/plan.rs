@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::spatial_kernels;
-use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS};
+use convoke_kernels::interleave::{MOST_SUMS, MOST_VECTORS};
 use convoke_kernels::{Real, SpatialKernel};
 
 use super::passes::PhaseSlots;
@@ -148,7 +148,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
             && tile_cycles >= request.machine.prices().paired_tile_cycles
             && Finish::new(request).is_direct()
             && slots.classes.len() == 1
-            && slots.of_strand == [0, 1];
+            && slots.of_place == [0, 1];
         let convs = phases.iter().map(OutputPhases::as_conv).collect();
         Self { request, phases, convs, slots, products, k_blocks, can_pair }
     }
@@ -214,7 +214,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
             machine.work(Item::SummedTaps, outputs * taps) + machine.work(Item::SummedVectors, outputs)
         } else {
             let tiles = products
-                + machine.work(Item::WovenVectors, outputs)
+                + machine.work(Item::InterleavedVectors, outputs)
                 + machine.work(Item::KeptVectors, outputs * (self.k_blocks - 1) as f64);
             let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
             machine.together(tiles, machine.fetch_weights(bytes / geometry.group as f64, bytes))

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use convoke_kernels::weave::{MOST_SUMS, OutputRun, Strands, Sum};
+use convoke_kernels::interleave::{MOST_SUMS, OutputRun, PhaseRows, Sum};
 use convoke_kernels::{Ahead, Dest, Epilogue, Real};
 
 use super::lowering::{PhaseSums, SlabPhase, Transposed};
@@ -124,7 +124,7 @@ impl<T: Element> Transposed<T> {
     /// would wait for them, one after the other.
     fn fetch(&self, sink: &Sink<'_, '_, T>, panel: &PhasePanel, runs: &[OutputRun]) {
         if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
-            self.weave.fetch(runs, panel.height, &y, self.positions);
+            self.interleave.fetch(runs, panel.height, &y, self.positions);
         }
     }
 
@@ -188,7 +188,7 @@ impl<T: Element> Transposed<T> {
             let within = |column: usize| column.clamp(begin, begin + here.along.len()) - begin;
             let (from, to) = (within(columns.start), within(columns.end));
             let [first, end] = [from, to].map(|v| along.first_output(here.along.start + v));
-            let phase = along.strand_of(here.along.start + from, first);
+            let phase = along.output_place(here.along.start + from, first);
             runs[count] = OutputRun { from: begin + from - columns.start, phase, at: place + first, len: end - first };
             count += 1;
         }
@@ -267,11 +267,11 @@ impl<T: Element> Transposed<T> {
         if slots.count > slots.with_taps {
             tile[slots.with_taps * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
-        let strands = Strands { sums: tile, slots: &slots.of_strand, step: panel.height * nr, pitch: nr };
+        let phase_rows = PhaseRows { sums: tile, slots: &slots.of_place, step: panel.height * nr, pitch: nr };
         let mut store = |runs: &[OutputRun]| {
             self.store_runs(sink, panel, runs, sums.outputs, |first, runs, epilogue, y, ldy| {
-                let strands = Strands { sums: &strands.sums[first * nr..], ..strands };
-                self.weave.run(&strands, runs, epilogue, y, ldy);
+                let phase_rows = PhaseRows { sums: &phase_rows.sums[first * nr..], ..phase_rows };
+                self.interleave.run(&phase_rows, runs, epilogue, y, ldy);
             });
         };
         store(strip.runs());
@@ -374,17 +374,17 @@ impl<T: Element> Transposed<T> {
     ) {
         let along = &self.phases[self.phases.len() - 1];
         let a = &sink.io.weights[channel.channel * self.channel_weights..];
-        let mut strands = [Sum { w: &[], koff: self.no_rows.rows(0..0) }; MOST_SUMS];
+        let mut phase_rows = [Sum { w: &[], koff: self.no_rows.rows(0..0) }; MOST_SUMS];
         for pass in &here.outer.passes {
             for (member, r) in self.slots.classes[pass.class].iter().enumerate() {
                 let w = &a[pass.before + member * pass.taps..][..pass.taps];
-                strands[along.strand(*r)] = Sum { w, koff: pass.koff[0].rows(0..pass.taps) };
+                phase_rows[along.phase_place(*r)] = Sum { w, koff: pass.koff[0].rows(0..pass.taps) };
             }
         }
-        let strands = &strands[..self.slots.of_strand.len()];
+        let phase_rows = &phase_rows[..self.slots.of_place.len()];
         self.for_each_runs(here, &self.columns_of(&(0..here.vectors)), 0, |runs| {
             self.store_runs(sink, channel, runs, outputs, |_, runs, epilogue, y, _| {
-                self.weave.sum(here.planes, strands, runs, epilogue, y);
+                self.interleave.sum(here.planes, phase_rows, runs, epilogue, y);
             });
         });
     }

@@ -232,10 +232,10 @@ impl<'a, T: Real> CostModel<'a, T> {
         let Self { machine, view, scheme, .. } = self;
         let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
         let vectors = (size.images * size.image_input_tiles().div_ceil(lanes) * values) as f64;
-        // Phases of a stride are picked before they are split.
-        let picked = if view.strides[1] == 1 { 0.0 } else { padded };
+        // Phases of a stride are deinterleaved before they are split.
+        let phase_rows = if view.strides[1] == 1 { 0.0 } else { padded };
         let of_channel = machine.work(Item::TransformCalls, size.images as f64)
-            + machine.work(Item::PickedElements, picked)
+            + machine.work(Item::DeinterleavedElements, phase_rows)
             + machine.work(Item::TransformedVectors, (padded / lanes as f64 + vectors) * self.wide_transform());
         of_channel * view.channels as f64
     }

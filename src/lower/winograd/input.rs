@@ -3,7 +3,7 @@
 use core::array;
 use core::ops::Range;
 
-use convoke_kernels::weave::{PhasePick, Picks, RowPick};
+use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::winograd::{Border, TileSource};
 
 use super::blocking::MOST_IMAGES;
@@ -11,7 +11,7 @@ use super::run::{Scratch, TileTask, Winograd};
 use super::view::{MOST_STRIDE, SubImage, WinogradPhase, distance};
 use crate::element::Element;
 use crate::lower::contract::Io;
-use crate::lower::planes::pick_rows;
+use crate::lower::planes::deinterleave_rows;
 
 /// The most different borders of a block's windows. From one phase of an axis to the next, the
 /// padding at the beginning becomes shorter once, and the padding at the end longer once. So there
@@ -96,9 +96,9 @@ impl<'x, T: Element> RowsOfX<'x, T> {
         &self.x[window.begin + c * self.channel_len..][..(window.rows - 1) * self.row_stride + self.row_len]
     }
 
-    /// The picks of a window's elements by `phases`.
-    fn picks<'p>(&self, window: &InputWindow, phases: &'p [PhasePick]) -> Picks<'p> {
-        Picks {
+    /// The deinterleaving of a window's elements by `phases`.
+    fn deinterleaving<'p>(&self, window: &InputWindow, phases: &'p [PhaseCopy]) -> Deinterleave<'p> {
+        Deinterleave {
             planes: 1,
             src_pitch: 0,
             dst_pitch: 0,
@@ -148,17 +148,18 @@ impl<T: Element> Winograd<T> {
         let slot_len = block.size.slot_len(scheme, view.channels);
         let v = &mut scratch.v[slice % self.slots() * slot_len..][..slot_len];
         let rows_of_x = RowsOfX::new(io.x, self, images);
-        let picked_len = windows.iter().map(InputWindow::len).max().unwrap_or(0);
-        let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhasePick { offset, dst: offset * picked_len });
+        let phases_len = windows.iter().map(InputWindow::len).max().unwrap_or(0);
+        let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhaseCopy { offset, dst: offset * phases_len });
         let in_place = T::DIRECT && rows_of_x.step == 1;
         for c in 0..channels {
-            let picked = &mut scratch.rows_in[..if in_place { 0 } else { images * stride * picked_len }];
-            if picked_len > 0 {
-                for (window, picked) in windows.iter().zip(picked.chunks_exact_mut(stride * picked_len)) {
+            let phase_rows = &mut scratch.rows_in[..if in_place { 0 } else { images * stride * phases_len }];
+            if phases_len > 0 {
+                for (window, phase_rows) in windows.iter().zip(phase_rows.chunks_exact_mut(stride * phases_len)) {
                     let rows = 0..window.rows;
-                    let rows = rows.map(|r| RowPick { src: Some(r * rows_of_x.row_stride), dst: r * window.elements });
-                    let picks = rows_of_x.picks(window, &phases[..stride]);
-                    pick_rows(self.isa, rows_of_x.window(window, c), &picks, rows, picked);
+                    let rows =
+                        rows.map(|r| SourceRow { src: Some(r * rows_of_x.row_stride), dst: r * window.elements });
+                    let copy = rows_of_x.deinterleaving(window, &phases[..stride]);
+                    deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, rows, phase_rows);
                 }
             }
             // In the order of memory: whole vectors are written, and the next call overwrites what
@@ -172,7 +173,7 @@ impl<T: Element> Winograd<T> {
                         TileSource { x, row_stride: rows_of_x.row_stride, next: rows_of_x.next }
                     }
                     None => {
-                        let x = &picked[(image * stride + phase_along) * picked_len..][..window.len()];
+                        let x = &phase_rows[(image * stride + phase_along) * phases_len..][..window.len()];
                         TileSource { x, row_stride: window.elements, next: 0 }
                     }
                 };

@@ -250,7 +250,7 @@ impl<A: Compute> ScratchPieces<A> {
         let Blocking { scheme, blocks, chunk, .. } = blocking;
         let (lanes, stride, largest) = (scheme.kernel.lanes(), view.strides[1], blocks.largest());
         let planes = largest.planes(scheme);
-        let picked = planes.rows() * planes.row_len() * largest.images;
+        let phase_rows = planes.rows() * planes.row_len() * largest.images;
         let product_plane = spread(largest.tiles() * nr, lanes);
         let product_panel = product_plane * scheme.kernel.values();
         let row_out = largest.columns * scheme.along.tile.outputs;
@@ -260,7 +260,7 @@ impl<A: Compute> ScratchPieces<A> {
             planes: ledger.book("planes", planes.len()),
             v: ledger.book("transformed tiles", largest.slot_len(scheme, view.channels) * slots),
             products: ledger.book("products", product_panel * chunk.panels * chunk.slices),
-            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { picked * stride }),
+            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride }),
             rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
             interleaved: ledger.book("rows of Y", interleaved.saturating_mul(row_out)),
             marks: ledger.book("marks", largest.columns),
@@ -293,7 +293,7 @@ pub(super) struct Scratch<'a, A> {
     pub(super) v: &'a mut [A],
     products: &'a mut [A],
     /// Rows of X of all images of a block, where they are converted first, or phases of a stride
-    /// are picked from them.
+    /// are taken from them.
     pub(super) rows_in: &'a mut [A],
     /// Rows of pixels, where kernels cannot write these into Y.
     rows_out: &'a mut [A],

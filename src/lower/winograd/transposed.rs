@@ -17,9 +17,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::catalogue::weave_kernels;
-use convoke_kernels::weave::{OutputRun, Strands};
-use convoke_kernels::{Dest, Real, WeaveKernel};
+use convoke_kernels::catalogue::interleave_kernels;
+use convoke_kernels::interleave::{OutputRun, PhaseRows};
+use convoke_kernels::{Dest, InterleaveKernel, Real};
 
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
 use super::view::{AxisRoles, PixelStores, WinogradView};
@@ -171,14 +171,14 @@ fn check_lanes(axis: &PhasedAxis, lanes: usize, vectors: &str) -> Result<(), Str
 pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let axes = phased(request.geometry)?;
     let view = view(request.geometry, &axes)?;
-    let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
+    let Some(interleave) = interleave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
-    check_lanes(&axes[2], weave.lanes(), "this instruction set's vectors")?;
+    check_lanes(&axes[2], interleave.lanes(), "this instruction set's vectors")?;
     // A vector of filters is `lanes / stride` channels, which have `stride` elements of Y for each
     // pixel.
-    let interleaved = if Finish::new(request).is_direct() { 0 } else { weave.lanes() };
-    Ok((view, interleaved, Box::new(WinogradTransposed { axes, weave })))
+    let interleaved = if Finish::new(request).is_direct() { 0 } else { interleave.lanes() };
+    Ok((view, interleaved, Box::new(WinogradTransposed { axes, interleave })))
 }
 
 /// The channels of Y that have their row of phase `phase` among the rows `heads`. Rows are counted
@@ -190,7 +190,7 @@ fn channels_of_phase(heads: &Range<usize>, phase: usize, phases: usize) -> Range
 
 struct WinogradTransposed<A: Real> {
     axes: [PhasedAxis; 3],
-    weave: &'static WeaveKernel<A>,
+    interleave: &'static InterleaveKernel<A>,
 }
 
 impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
@@ -285,12 +285,12 @@ impl<A: Real> WinogradTransposed<A> {
                 let Some(y) = down.element(row.y + i, phase % down.stride) else { continue };
                 let sums = &rows[core.row_at(first, i)..];
                 let slots = &SLOTS[..along.stride];
-                let strands = Strands { sums, slots, step: lane, pitch: outer * along.stride * lane };
+                let phase_rows = PhaseRows { sums, slots, step: lane, pitch: outer * along.stride * lane };
                 let at = (row.sub.image * geometry.out_channels + channel) * plane
                     + (slice * down.output + y) * along.output;
                 let stores = [Stores::row(at + begin, run[0].len).times(bias.len(), plane)];
                 let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
-                    self.weave.run(&strands, &run, &epilogue, &mut y, plane);
+                    self.interleave.run(&phase_rows, &run, &epilogue, &mut y, plane);
                 });
                 if stored.is_some() {
                     continue;
@@ -299,7 +299,7 @@ impl<A: Real> WinogradTransposed<A> {
                 let staged_rows = &mut scratch[..bias.len() * len];
                 if !staged_rows.is_empty() {
                     let mut dest = Dest::from_slice(staged_rows);
-                    self.weave.run(&strands, &staged, &sink.staging(bias), &mut dest, len);
+                    self.interleave.run(&phase_rows, &staged, &sink.staging(bias), &mut dest, len);
                     sink.staged_rows(staged_rows, len, (at + begin, plane));
                 }
             }

@@ -83,9 +83,9 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "masks and lanes of a row that is split into four phases, and of squares that are transposed",
             &[
-                Exception::new(Avx512, "f32::passes::pick", 0, 3),
-                Exception::new(Avx512, "f64::passes::pick", 0, 52),
-                Exception::new(Avx2, "*::passes::pick", 5, 3),
+                Exception::new(Avx512, "f32::passes::deinterleave", 0, 3),
+                Exception::new(Avx512, "f64::passes::deinterleave", 0, 52),
+                Exception::new(Avx2, "*::passes::deinterleave", 5, 3),
             ],
         ),
         (
@@ -138,11 +138,11 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "eight phases and their results, except with AVX-512; bounds of a run",
             &[
-                Exception::new(Avx512, "*::passes::weave", 0, 2),
-                Exception::new(Avx2, "*::passes::weave", 12, 2),
+                Exception::new(Avx512, "*::passes::interleave", 0, 2),
+                Exception::new(Avx2, "*::passes::interleave", 12, 2),
                 Exception::new(Avx2, "*::passes::sum", 8, 4),
                 Exception::new(Neon, "*::passes::sum", 1, 0),
-                Exception::new(Neon, "*::passes::weave", 0, 1),
+                Exception::new(Neon, "*::passes::interleave", 0, 1),
             ],
         ),
         (
@@ -669,7 +669,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     }
     paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise::{pass}")));
     paths.extend((isa == Isa::Avx512).then(|| String::from("depthwise::threes")));
-    paths.extend(["activate", "weave", "sum", "pick"].map(|pass| format!("passes::{pass}")));
+    paths.extend(["activate", "interleave", "sum", "deinterleave"].map(|pass| format!("passes::{pass}")));
     // These are the same on every ISA.
     for kernel in winograd_kernels::<T>(Isa::Portable) {
         let (down, along) = (kernel.down(), kernel.along());
@@ -833,7 +833,7 @@ mod tests {
             "f32::gemm::f32_gemm_8x12",
             "f64::depthwise::f64_dw_4x4_direct",
             "f32::winograd::split::<8, 6>",
-            "f64::passes::pick",
+            "f64::passes::deinterleave",
         ] {
             assert!(report.problems.contains(&format!("neon/{kernel}: not in the file")), "{kernel}");
         }

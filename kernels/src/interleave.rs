@@ -1,15 +1,15 @@
-//! Weaving: rows of sums, one for each phase, become one row of output, with the epilogue. The
-//! inverse picks the phases of a row.
+//! Interleaving: rows of sums, one for each phase, become one row of output, with the epilogue. The
+//! inverse deinterleaves the phases of a row.
 
 use crate::isa::Code;
 use crate::simd::prefetch;
 use crate::ukernel::{Ahead, EpilogueArgs, name_and_isa};
 use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
-/// The sums of several rows of output. Phase p of output row c, a strand, begins at
+/// The sums of several rows of output. Phase p of output row c, a phase row, begins at
 /// `sums[slots[p] * step + c * pitch]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Strands<'a, T> {
+pub struct PhaseRows<'a, T> {
     /// The sums.
     pub sums: &'a [T],
     /// The place of each phase. Phases may share one.
@@ -21,12 +21,12 @@ pub struct Strands<'a, T> {
 }
 
 /// A run of neighbours in a row of output. Neighbour i is element `from + (phase + i) / phases`
-/// of strand `(phase + i) % phases`.
+/// of phase row `(phase + i) % phases`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OutputRun {
-    /// Where the run begins in its strands.
+    /// Where the run begins in its phase rows.
     pub from: usize,
-    /// The strand of the first neighbour.
+    /// The phase row of the first neighbour.
     pub phase: usize,
     /// Where the run begins in a row of output.
     pub at: usize,
@@ -34,7 +34,7 @@ pub struct OutputRun {
     pub len: usize,
 }
 
-/// Raw arguments of a weaving kernel.
+/// Raw arguments of an interleaving kernel.
 ///
 /// Memory: there is a slot for each of the `phases`, and the `phase` of each run is less than
 /// `phases`. For each run, phase p and row c < `rows`,
@@ -42,7 +42,7 @@ pub struct OutputRun {
 /// `(phase + len - p).div_ceil(phases)` elements. `bias` is readable for `rows` elements.
 /// `y + c * ldy + at` is writable for `len` elements, and `residual` is readable at the same
 /// elements unless it is null.
-pub(crate) struct WeaveArgs<'a, T> {
+pub(crate) struct InterleaveArgs<'a, T> {
     pub(crate) sums: *const T,
     pub(crate) slots: &'a [usize],
     pub(crate) step: usize,
@@ -54,7 +54,7 @@ pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) ldy: usize,
 }
 
-/// A strand that is still to be summed: element i is the sum of `w[k] * x[koff[k] + i]`.
+/// A phase row that is still to be summed: element i is the sum of `w[k] * x[koff[k] + i]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Sum<'a, T> {
     /// The weights, one for each row.
@@ -63,14 +63,14 @@ pub struct Sum<'a, T> {
     pub koff: RowOffsetsRef<'a>,
 }
 
-/// The most vectors of a strand that [`WeaveKernel::sum`] reads at a time. Their 8 sums hide the
+/// The most vectors of a phase row that [`InterleaveKernel::sum`] reads at a time. Their 8 sums hide the
 /// latency of multiply-adds.
 pub const MOST_VECTORS: usize = 8;
 
-/// The most phases that [`WeaveKernel::sum`] takes: it keeps them in registers.
+/// The most phases that [`InterleaveKernel::sum`] takes: it keeps them in registers.
 pub const MOST_SUMS: usize = 8;
 
-/// Raw arguments of a kernel that sums and weaves one row of output.
+/// Raw arguments of a kernel that sums and interleaves one row of output.
 ///
 /// Memory: there are 1, 2, 4 or 8 `sums`, the phases, and the `phase` of each run is less than
 /// their number. For each run and each k of each sum, `x + koff[k] + from` is readable for
@@ -85,29 +85,29 @@ pub(crate) struct SumArgs<'a, T> {
     pub(crate) y: *mut T,
 }
 
-/// A row of a source. Its phases are picked.
+/// A row of a source. Its phases are copied.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct RowPick {
+pub struct SourceRow {
     /// Where the row begins in a plane of the source; `None` for a row that is all padding.
     pub src: Option<usize>,
     /// Where the row's phases go in a plane of the destination. Each phase goes `dst` of its
-    /// [`PhasePick`] further on.
+    /// [`PhaseCopy`] further on.
     pub dst: usize,
 }
 
-/// A phase of the stride that is picked.
+/// A phase of the stride that is copied.
 #[derive(Debug, Clone, Copy)]
-pub struct PhasePick {
+pub struct PhaseCopy {
     /// Elements from the first phase to this one: fewer than the stride.
     pub offset: usize,
     /// Elements from the row's place in the destination to that of this phase.
     pub dst: usize,
 }
 
-/// What [`WeaveKernel::pick`] does. Element `i` of a phase is element
+/// What [`InterleaveKernel::deinterleave`] does. Element `i` of a phase is element
 /// `first + offset + i * stride` of a row, and zero if the row has no such element.
 #[derive(Debug, Clone, Copy)]
-pub struct Picks<'a> {
+pub struct Deinterleave<'a> {
     /// Number of planes. All have the same rows.
     pub planes: usize,
     /// Elements from one plane of the source to the next.
@@ -115,7 +115,7 @@ pub struct Picks<'a> {
     /// Elements from one plane of the destination to the next.
     pub dst_pitch: usize,
     /// The rows.
-    pub rows: &'a [RowPick],
+    pub rows: &'a [SourceRow],
     /// Elements of a row of the source.
     pub width: usize,
     /// Where the first phase begins in a row. It may lie before the row.
@@ -123,7 +123,7 @@ pub struct Picks<'a> {
     /// Elements of a row from one element of a phase to the next.
     pub stride: usize,
     /// The phases, by ascending offsets.
-    pub phases: &'a [PhasePick],
+    pub phases: &'a [PhaseCopy],
     /// Elements of a phase, padding included.
     pub len: usize,
     /// Elements from what is read to what is prefetched meanwhile: usually the distance of
@@ -131,7 +131,7 @@ pub struct Picks<'a> {
     pub ahead: usize,
 }
 
-impl Picks<'_> {
+impl Deinterleave<'_> {
     /// Elements that positions in a row may be beyond its ends, at most: the vectors of one
     /// block of a phase reach less far.
     pub const BEYOND: usize = 1024;
@@ -163,32 +163,32 @@ impl Picks<'_> {
     }
 }
 
-/// Raw arguments of a picking kernel.
+/// Raw arguments of a deinterleaving kernel.
 ///
 /// Memory: for each plane p and each row with a source, `src + p * src_pitch + row.src` is
 /// readable for `width` elements; nothing else is read. For each row and phase,
 /// `dst + p * dst_pitch + row.dst + phase.dst` is writable for `len` elements. The offsets of
 /// phases ascend, and are less than the stride. `first + len * stride`, and some vectors more, do
 /// not overflow.
-pub(crate) struct PickArgs<'a, T> {
+pub(crate) struct DeinterleaveArgs<'a, T> {
     pub(crate) src: *const T,
     pub(crate) dst: *mut T,
-    pub(crate) picks: Picks<'a>,
+    pub(crate) copy: Deinterleave<'a>,
 }
 
-/// The functions of the weaving kernels.
+/// The functions of the interleaving kernels.
 #[derive(Clone, Copy)]
-pub(crate) struct WeaveCode<T> {
-    pub(crate) weave: unsafe fn(&WeaveArgs<'_, T>),
+pub(crate) struct InterleaveCode<T> {
+    pub(crate) interleave: unsafe fn(&InterleaveArgs<'_, T>),
     pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
-    pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
+    pub(crate) deinterleave: unsafe fn(&DeinterleaveArgs<'_, T>),
 }
 
-/// The weaving kernels of one ISA and type.
-pub struct WeaveKernel<T: 'static> {
+/// The interleaving kernels of one ISA and type.
+pub struct InterleaveKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) lanes: usize,
-    pub(crate) code: Code<WeaveCode<T>>,
+    pub(crate) code: Code<InterleaveCode<T>>,
 }
 
 /// The end of what runs write in `rows` rows that begin `ldy` apart.
@@ -197,9 +197,9 @@ fn end_of_runs(runs: &[OutputRun], rows: usize, ldy: usize) -> usize {
     rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
 }
 
-name_and_isa!(WeaveKernel, "Name, as `<dtype>_weave`.");
+name_and_isa!(InterleaveKernel, "Name, as `<dtype>_interleave`.");
 
-impl<T: Real> WeaveKernel<T> {
+impl<T: Real> InterleaveKernel<T> {
     /// Elements of a vector.
     #[must_use]
     pub fn lanes(&self) -> usize {
@@ -207,26 +207,26 @@ impl<T: Real> WeaveKernel<T> {
     }
 
     /// Copies the phases of a stride, each to rows of its own, with zeros where a row has no
-    /// elements, as [`Picks`] says.
+    /// elements, as [`Deinterleave`] says.
     ///
     /// # Panics
     /// If a slice is too short, the stride is 0, the phases are not in order, or planes of the
     /// destination begin at the same element.
-    pub fn pick(&self, src: &[T], picks: &Picks<'_>, dst: &mut [T]) {
-        if picks.planes == 0 || picks.rows.is_empty() || picks.phases.is_empty() || picks.len == 0 {
+    pub fn deinterleave(&self, src: &[T], copy: &Deinterleave<'_>, dst: &mut [T]) {
+        if copy.planes == 0 || copy.rows.is_empty() || copy.phases.is_empty() || copy.len == 0 {
             return;
         }
-        assert!(picks.stride > 0, "the stride is 0");
-        assert!(picks.phases.is_sorted_by(|a, b| a.offset < b.offset), "the phases are not in order");
-        assert!(picks.phases.iter().all(|phase| phase.offset < picks.stride), "a phase is not one of the stride");
-        assert!(picks.is_bounded(), "the rows are too long");
+        assert!(copy.stride > 0, "the stride is 0");
+        assert!(copy.phases.is_sorted_by(|a, b| a.offset < b.offset), "the phases are not in order");
+        assert!(copy.phases.iter().all(|phase| phase.offset < copy.stride), "a phase is not one of the stride");
+        assert!(copy.is_bounded(), "the rows are too long");
         // It bounds the planes by the destination: a call with more of them would not end.
-        assert!(picks.planes == 1 || picks.dst_pitch > 0, "the planes of the destination are one");
-        let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
+        assert!(copy.planes == 1 || copy.dst_pitch > 0, "the planes of the destination are one");
+        let fits = copy.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
-        let args = PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks };
-        // SAFETY: the assertions above cover the memory that PickArgs asks for.
-        unsafe { (self.code.on_this_cpu().pick)(&args) };
+        let args = DeinterleaveArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), copy: *copy };
+        // SAFETY: the assertions above cover the memory that DeinterleaveArgs asks for.
+        unsafe { (self.code.on_this_cpu().deinterleave)(&args) };
     }
 
     /// Prefetches into the L2 cache what [`run`](Self::run) will write, where the architecture has such an
@@ -248,12 +248,12 @@ impl<T: Real> WeaveKernel<T> {
         }
     }
 
-    /// Computes `y[at + i] = clamp(strand + bias + residual)` for every run, and the strands on
+    /// Computes `y[at + i] = clamp(sum + bias + residual)` for every run, and the phase rows on
     /// the way. `epilogue` has one bias. Whole vectors of `x` are read: up to [`MOST_VECTORS`]
     /// vectors behind what the runs need.
     ///
     /// # Panics
-    /// If a slice is too short, a run begins with a strand that does not exist, or there are not
+    /// If a slice is too short, a run begins with a phase row that does not exist, or there are not
     /// 1, 2, 4 or 8 phases.
     pub fn sum(
         &self,
@@ -268,7 +268,7 @@ impl<T: Real> WeaveKernel<T> {
         let (mut read, written) = (0, end_of_runs(runs, 1, 0));
         for run in runs {
             let most = MOST_VECTORS * self.lanes;
-            assert!(run.phase < phases, "a run begins with a strand that is not there");
+            assert!(run.phase < phases, "a run begins with a phase that is not there");
             read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most + 1)));
         }
         // Sums without rows read nothing, but positions are computed for them, too.
@@ -283,45 +283,45 @@ impl<T: Real> WeaveKernel<T> {
         unsafe { (self.code.on_this_cpu().sum)(&args) };
     }
 
-    /// Computes `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of
+    /// Computes `y[c * ldy + at + i] = clamp(sum + bias[c] + residual)` for every row c of
     /// `bias` and every run.
     ///
     /// # Panics
-    /// If a slice is too short, there is no phase, or a run begins with a strand that does not
+    /// If a slice is too short, there is no phase, or a run begins with a phase row that does not
     /// exist.
     pub fn run(
         &self,
-        strands: &Strands<'_, T>,
+        phase_rows: &PhaseRows<'_, T>,
         runs: &[OutputRun],
         epilogue: &Epilogue<'_, T>,
         y: &mut Dest<'_, T>,
         ldy: usize,
     ) {
-        let (rows, phases) = (epilogue.bias.len(), strands.slots.len());
+        let (rows, phases) = (epilogue.bias.len(), phase_rows.slots.len());
         assert!(phases > 0, "there is no phase");
         let Some(last) = rows.checked_sub(1) else { return };
         let written = end_of_runs(runs, rows, ldy);
-        let slot = strands.slots.iter().copied().max().unwrap_or(0);
-        let before = slot.saturating_mul(strands.step).saturating_add(last.saturating_mul(strands.pitch));
+        let slot = phase_rows.slots.iter().copied().max().unwrap_or(0);
+        let before = slot.saturating_mul(phase_rows.step).saturating_add(last.saturating_mul(phase_rows.pitch));
         let mut read = 0;
         for run in runs {
-            assert!(run.phase < phases, "a run begins with a strand that is not there");
+            assert!(run.phase < phases, "a run begins with a phase that is not there");
             read = read.max(run.from.saturating_add(run.phase.saturating_add(run.len).div_ceil(phases)));
         }
-        assert!(before.saturating_add(read) <= strands.sums.len(), "the strands are too short");
-        let args = WeaveArgs {
-            sums: strands.sums.as_ptr(),
-            slots: strands.slots,
-            step: strands.step,
-            pitch: strands.pitch,
+        assert!(before.saturating_add(read) <= phase_rows.sums.len(), "the phase rows are too short");
+        let args = InterleaveArgs {
+            sums: phase_rows.sums.as_ptr(),
+            slots: phase_rows.slots,
+            step: phase_rows.step,
+            pitch: phase_rows.pitch,
             rows,
             runs,
             epilogue: epilogue.checked(y, written, rows),
             y: y.as_mut_ptr(),
             ldy,
         };
-        // SAFETY: the assertions cover the memory that WeaveArgs asks for, for the largest slot,
+        // SAFETY: the assertions cover the memory that InterleaveArgs asks for, for the largest slot,
         // row and run. Dest grants the writes.
-        unsafe { (self.code.on_this_cpu().weave)(&args) };
+        unsafe { (self.code.on_this_cpu().interleave)(&args) };
     }
 }

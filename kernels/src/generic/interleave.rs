@@ -1,4 +1,4 @@
-//! The weaving kernels: the phases of a stride, each a row of sums, are interleaved into rows of
+//! The interleaving kernels: the phases of a stride, each a row of sums, are interleaved into rows of
 //! output, with the epilogue.
 //!
 //! 1, 2, 4 or 8 phases are interleaved in registers; other numbers of phases an element at a
@@ -11,14 +11,14 @@
 
 use super::VectorEpilogue;
 use crate::Real;
+use crate::interleave::{Deinterleave, DeinterleaveArgs, InterleaveArgs, OutputRun, PhaseCopy, SumArgs};
 use crate::simd::{Simd, mask_in_row};
 use crate::ukernel::EpilogueArgs;
-use crate::weave::{OutputRun, PhasePick, PickArgs, Picks, SumArgs, WeaveArgs};
 
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`InterleaveArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
+pub(crate) unsafe fn interleave<V: Simd>(args: &InterleaveArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on. Every run lies inside what the promise covers.
     unsafe {
         for run in args.runs {
@@ -33,7 +33,7 @@ pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
     }
 }
 
-/// Sums strands, and weaves them.
+/// Sums phase rows, and interleaves them.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
@@ -53,14 +53,14 @@ pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
     }
 }
 
-/// Sums and weaves one run, `NV` vectors of each of `P` strands at a time.
+/// Sums and interleaves one run, `NV` vectors of each of `P` phase rows at a time.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &OutputRun) {
     // SAFETY: all blocks but the last are whole, so that each block begins at a vector of its
-    // strands, and NV <= MOST_VECTORS.
+    // phase rows, and NV <= MOST_VECTORS.
     unsafe {
         let mut done = 0;
         while done < run.len {
@@ -76,7 +76,7 @@ unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V
     }
 }
 
-/// Sums and weaves `n` outputs of a run, from output `done` on: `NV` vectors of `P` strands.
+/// Sums and interleaves `n` outputs of a run, from output `done` on: `NV` vectors of `P` phase rows.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states. `n <= P * NV * LANES`, and `done` is a
@@ -88,16 +88,16 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     done: usize,
     n: usize,
 ) {
-    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one
+    // SAFETY: the loads of a phase row are NV whole vectors from `from + done / P` on, or one
     // element further. The stores are `n` elements from `at + done` on.
     unsafe {
         let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, run.at + done);
         let bias = V::splat(*args.epilogue.bias);
         let x = args.x.wrapping_add(run.from + done / P);
-        let mut strands = [[bias; NV]; P];
+        let mut phase_rows = [[bias; NV]; P];
         for p in 0..P {
-            let (strand, next) = strand::<P>(run, p);
-            let sum = args.sums.get_unchecked(strand);
+            let (phase, next) = phase_of::<P>(run, p);
+            let sum = args.sums.get_unchecked(phase);
             let x = x.wrapping_add(next);
             let mut acc = [bias; NV];
             for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
@@ -106,14 +106,14 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
                     acc[j] = w.mul_add(V::load(row.add(j * V::LANES)), acc[j]);
                 }
             }
-            strands[p] = acc;
+            phase_rows[p] = acc;
         }
         for j in 0..NV {
             let mut v = [bias; P];
             for p in 0..P {
-                v[p] = strands[p][j];
+                v[p] = phase_rows[p][j];
             }
-            let v = interleave::<V, P>(v);
+            let v = interleave_vectors::<V, P>(v);
             for p in 0..P {
                 let at = (j * P + p) * V::LANES;
                 let n = n.saturating_sub(at).min(V::LANES);
@@ -127,51 +127,51 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     }
 }
 
-/// Picks phases of rows.
+/// Deinterleaves phases of rows.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`DeinterleaveArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
+pub(crate) unsafe fn deinterleave<V: Simd>(args: &DeinterleaveArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
-        match (args.picks.stride, args.picks.phases.len()) {
-            (1, _) => pick_rows::<V, 1, 1>(args),
-            (2, 1) => pick_rows::<V, 2, 1>(args),
-            (2, _) => pick_rows::<V, 2, 2>(args),
-            (3, 1) => pick_rows::<V, 3, 1>(args),
-            (3, _) => pick_rows::<V, 3, 3>(args),
-            (4, 1) => pick_rows::<V, 4, 1>(args),
-            (4, _) => pick_rows::<V, 4, 4>(args),
-            _ => pick_blocks::<V>(args),
+        match (args.copy.stride, args.copy.phases.len()) {
+            (1, _) => deinterleave_rows::<V, 1, 1>(args),
+            (2, 1) => deinterleave_rows::<V, 2, 1>(args),
+            (2, _) => deinterleave_rows::<V, 2, 2>(args),
+            (3, 1) => deinterleave_rows::<V, 3, 1>(args),
+            (3, _) => deinterleave_rows::<V, 3, 3>(args),
+            (4, 1) => deinterleave_rows::<V, 4, 1>(args),
+            (4, _) => deinterleave_rows::<V, 4, 4>(args),
+            _ => deinterleave_blocks::<V>(args),
         }
     }
 }
 
-/// [`pick`] for a stride that the compiler knows. One phase is picked, or any of the `P` phases
+/// [`deinterleave`] for a stride that the compiler knows. One phase is copied, or any of the `P` phases
 /// of the stride.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`DeinterleaveArgs`] states.
 #[inline(always)]
-unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArgs<'_, V::Elem>) {
-    let picks = &args.picks;
-    let base = picks.phases[0].offset;
+unsafe fn deinterleave_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &DeinterleaveArgs<'_, V::Elem>) {
+    let copy = &args.copy;
+    let base = copy.phases[0].offset;
     let mut slots = [None; P];
-    for phase in picks.phases {
+    for phase in copy.phases {
         slots[phase.offset - base] = Some(phase.dst);
     }
-    for plane in 0..picks.planes {
-        let src = args.src.wrapping_add(plane.wrapping_mul(picks.src_pitch));
-        let dst = args.dst.wrapping_add(plane * picks.dst_pitch);
+    for plane in 0..copy.planes {
+        let src = args.src.wrapping_add(plane.wrapping_mul(copy.src_pitch));
+        let dst = args.dst.wrapping_add(plane * copy.dst_pitch);
         let mut at = 0;
-        while at < picks.len {
-            let position = picks.first + (base + at * STRIDE) as isize;
+        while at < copy.len {
+            let position = copy.first + (base + at * STRIDE) as isize;
             // The vectors that lie inside the rows and are full. Others are copied one at a time,
             // for all rows with the same masks.
-            let inside = usize::try_from(position).map_or(0, |position| picks.width.saturating_sub(position) / STRIDE);
-            let whole = inside.min(picks.len - at) / V::LANES;
-            let run = PickRun { picks, position, whole, n: (picks.len - at).min(V::LANES), slots };
+            let inside = usize::try_from(position).map_or(0, |position| copy.width.saturating_sub(position) / STRIDE);
+            let whole = inside.min(copy.len - at) / V::LANES;
+            let run = VectorRun { copy, position, whole, n: (copy.len - at).min(V::LANES), slots };
             // SAFETY: the caller's promise. The stores are of elements from `at` on: `n` of them,
             // or all of the whole vectors.
             unsafe {
@@ -186,28 +186,28 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
 }
 
 /// Some vectors of each phase, for all rows.
-struct PickRun<'a, const P: usize> {
-    picks: &'a Picks<'a>,
+struct VectorRun<'a, const P: usize> {
+    copy: &'a Deinterleave<'a>,
     /// Where the vectors begin in a row of the source.
     position: isize,
     /// How many of them lie inside the rows.
     whole: usize,
     /// Elements that are stored of a vector that does not lie inside.
     n: usize,
-    /// Where each phase goes, if it is picked.
+    /// Where each phase goes, if it is copied.
     slots: [Option<usize>; P],
 }
 
-impl<const P: usize> PickRun<'_, P> {
+impl<const P: usize> VectorRun<'_, P> {
     /// Copies the whole vectors, row after row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, and the
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the width of the copy, and the
     /// whole vectors lie in it. Each row of `dst` is writable for as many vectors at each slot.
     #[inline(always)]
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
-        let ahead = self.picks.ahead;
-        for row in self.picks.rows {
+        let ahead = self.copy.ahead;
+        for row in self.copy.rows {
             let src = row.src.map(|begin| src.wrapping_add(begin).wrapping_offset(self.position));
             for at in 0..self.whole {
                 // SAFETY: the caller's promise.
@@ -234,16 +234,16 @@ impl<const P: usize> PickRun<'_, P> {
     /// Copies one vector, in the lanes that lie in a row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width. Each row
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the width of the copy. Each row
     /// of `dst` is writable for `n` elements at each slot.
     #[inline(always)]
     unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
-        let ahead = self.picks.ahead;
+        let ahead = self.copy.ahead;
         let mut masks = [0; STRIDE];
         for s in 0..STRIDE {
-            masks[s] = mask_in_row(V::LANES, self.position + (s * V::LANES) as isize, self.picks.width);
+            masks[s] = mask_in_row(V::LANES, self.position + (s * V::LANES) as isize, self.copy.width);
         }
-        for row in self.picks.rows {
+        for row in self.copy.rows {
             // SAFETY: the caller's promise. The masks only have lanes that lie in a row.
             unsafe {
                 let mut v = [V::splat(V::Elem::ZERO); STRIDE];
@@ -271,30 +271,30 @@ impl<const P: usize> PickRun<'_, P> {
 /// phases.
 const FEW_PHASES: usize = 4;
 
-/// [`pick`] for any stride. Neighbouring phases are read together, and transposed.
+/// [`deinterleave`] for any stride. Neighbouring phases are read together, and transposed.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`DeinterleaveArgs`] states.
 #[inline(always)]
-unsafe fn pick_blocks<V: Simd>(args: &PickArgs<'_, V::Elem>) {
-    let picks = &args.picks;
-    for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
-        let dst = args.dst.wrapping_add(plane * picks.dst_pitch + row.dst);
-        let mut phases = picks.phases;
+unsafe fn deinterleave_blocks<V: Simd>(args: &DeinterleaveArgs<'_, V::Elem>) {
+    let copy = &args.copy;
+    for (plane, row) in (0..copy.planes).flat_map(|plane| copy.rows.iter().map(move |row| (plane, row))) {
+        let dst = args.dst.wrapping_add(plane * copy.dst_pitch + row.dst);
+        let mut phases = copy.phases;
         while let [phase, ..] = phases {
-            let is_next = |(i, other): (usize, &PhasePick)| other.offset == phase.offset + i;
+            let is_next = |(i, other): (usize, &PhaseCopy)| other.offset == phase.offset + i;
             let near = phases.iter().take(V::LANES).enumerate().take_while(|other| is_next(*other)).count();
             let (here, behind) = phases.split_at(if near < FEW_PHASES { 1 } else { near });
             phases = behind;
             // SAFETY: the caller's promise, passed on.
             unsafe {
                 match row.src {
-                    None => here.iter().for_each(|phase| clear::<V>(dst.add(phase.dst), picks.len)),
+                    None => here.iter().for_each(|phase| clear::<V>(dst.add(phase.dst), copy.len)),
                     Some(begin) => {
-                        let src = args.src.wrapping_add(plane.wrapping_mul(picks.src_pitch)).wrapping_add(begin);
+                        let src = args.src.wrapping_add(plane.wrapping_mul(copy.src_pitch)).wrapping_add(begin);
                         match here {
-                            [phase] => pick_one::<V>(picks, src, phase, dst.add(phase.dst)),
-                            _ => pick_near::<V>(picks, src, here, dst),
+                            [phase] => deinterleave_one::<V>(copy, src, phase, dst.add(phase.dst)),
+                            _ => deinterleave_near::<V>(copy, src, here, dst),
                         }
                     }
                 }
@@ -315,33 +315,43 @@ unsafe fn clear<V: Simd>(dst: *mut V::Elem, len: usize) {
     }
 }
 
-/// Picks one phase of one row, an element at a time.
+/// Deinterleaves one phase of one row, an element at a time.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable for the phase.
 #[inline(always)]
-unsafe fn pick_one<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &PhasePick, dst: *mut V::Elem) {
-    let mut position = picks.first + phase.offset as isize;
-    for i in 0..picks.len {
-        let is_inside = usize::try_from(position).is_ok_and(|position| position < picks.width);
+unsafe fn deinterleave_one<V: Simd>(
+    copy: &Deinterleave<'_>,
+    src: *const V::Elem,
+    phase: &PhaseCopy,
+    dst: *mut V::Elem,
+) {
+    let mut position = copy.first + phase.offset as isize;
+    for i in 0..copy.len {
+        let is_inside = usize::try_from(position).is_ok_and(|position| position < copy.width);
         // SAFETY: the caller's promise, of what lies in the row.
         unsafe { *dst.add(i) = if is_inside { *src.offset(position) } else { V::Elem::ZERO } };
         // Behind the last element it is not used.
-        position = position.wrapping_add(picks.stride as isize);
+        position = position.wrapping_add(copy.stride as isize);
     }
 }
 
-/// Picks up to `LANES` neighbouring phases of one row. A vector holds all phases of one element;
+/// Deinterleaves up to `LANES` neighbouring phases of one row. A vector holds all phases of one element;
 /// the vectors are transposed.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `src` is readable for the row. `dst` is writable at each phase's
 /// place for its elements.
 #[inline(always)]
-unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[PhasePick], dst: *mut V::Elem) {
-    let first = picks.first + phases[0].offset as isize;
-    for at in (0..picks.len).step_by(V::LANES) {
-        let n = (picks.len - at).min(V::LANES);
+unsafe fn deinterleave_near<V: Simd>(
+    copy: &Deinterleave<'_>,
+    src: *const V::Elem,
+    phases: &[PhaseCopy],
+    dst: *mut V::Elem,
+) {
+    let first = copy.first + phases[0].offset as isize;
+    for at in (0..copy.len).step_by(V::LANES) {
+        let n = (copy.len - at).min(V::LANES);
         // Straight-line code: a loop would keep the vectors in memory.
         // SAFETY: the caller's promise. The masks only have lanes that lie in the row.
         unsafe {
@@ -355,8 +365,8 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
             }
             macro_rules! read {
                 ($i:literal) => {
-                    let position = first + ((at + $i.min(n - 1)) * picks.stride) as isize;
-                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row(V::LANES, position, picks.width));
+                    let position = first + ((at + $i.min(n - 1)) * copy.stride) as isize;
+                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row(V::LANES, position, copy.width));
                 };
             }
             macro_rules! write {
@@ -373,21 +383,21 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
     }
 }
 
-/// Weaves one run of all rows, with `P` phases.
+/// Interleaves one run of all rows, with `P` phases.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`InterleaveArgs`] states.
 #[inline(always)]
-unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &OutputRun) {
-    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
+unsafe fn rows<V: Simd, const P: usize>(args: &InterleaveArgs<'_, V::Elem>, run: &OutputRun) {
+    // SAFETY: the loads of a phase row end at `from + (phase + len).div_ceil(P)` at the latest, the
     // stores at `at + len` of the row.
     unsafe {
         let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, 0);
         // What rows have in common is computed once, because there is little work for each row.
-        let mut strands = [args.sums; P];
+        let mut phase_rows = [args.sums; P];
         for p in 0..P {
-            let (strand, next) = strand::<P>(run, p);
-            strands[p] = args.sums.add(*args.slots.get_unchecked(strand) * args.step + run.from + next);
+            let (phase, next) = phase_of::<P>(run, p);
+            phase_rows[p] = args.sums.add(*args.slots.get_unchecked(phase) * args.step + run.from + next);
         }
         let mut at = run.at;
         let whole = run.len / (P * V::LANES);
@@ -397,9 +407,9 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Out
             for i in 0..whole {
                 let mut v = [bias; P];
                 for p in 0..P {
-                    v[p] = V::load(strands[p].add(i * V::LANES));
+                    v[p] = V::load(phase_rows[p].add(i * V::LANES));
                 }
-                let v = interleave::<V, P>(v);
+                let v = interleave_vectors::<V, P>(v);
                 for j in 0..P {
                     let at = at + (i * P + j) * V::LANES;
                     finish.store(v[j].add(bias), at);
@@ -408,9 +418,9 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Out
             if rest > 0 {
                 let mut v = [bias; P];
                 for p in 0..P {
-                    v[p] = V::load_first(strands[p].add(whole * V::LANES), rest.saturating_sub(p).div_ceil(P));
+                    v[p] = V::load_first(phase_rows[p].add(whole * V::LANES), rest.saturating_sub(p).div_ceil(P));
                 }
-                let v = interleave::<V, P>(v);
+                let v = interleave_vectors::<V, P>(v);
                 for j in 0..P {
                     let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
                     if n > 0 {
@@ -420,27 +430,27 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Out
             }
             // Behind the last row neither is used, and the distances may be of any size.
             for p in 0..P {
-                strands[p] = strands[p].wrapping_add(args.pitch);
+                phase_rows[p] = phase_rows[p].wrapping_add(args.pitch);
             }
             at = at.wrapping_add(args.ldy);
         }
     }
 }
 
-/// The strand that element `p` of a run belongs to, and how many elements behind the run's
-/// beginning it starts in that strand: 0 or 1.
+/// The phase row that element `p` of a run belongs to, and how many elements behind the run's
+/// beginning it starts in that phase row: 0 or 1.
 #[inline(always)]
-fn strand<const P: usize>(run: &OutputRun, p: usize) -> (usize, usize) {
-    let strand = run.phase + p;
-    if strand < P { (strand, 0) } else { (strand - P, 1) }
+fn phase_of<const P: usize>(run: &OutputRun, p: usize) -> (usize, usize) {
+    let phase = run.phase + p;
+    if phase < P { (phase, 0) } else { (phase - P, 1) }
 }
 
 /// Interleaves the lanes of 1, 2, 4 or 8 vectors. Live registers: the vectors, and as many
 /// results.
 #[inline(always)]
-fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
+fn interleave_vectors<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     let mut v = v;
-    // Each round zips the strands that are P / 2 apart: after log2(P) rounds they are in order.
+    // Each round zips the phase rows that are P / 2 apart: after log2(P) rounds they are in order.
     let mut round = 1;
     while round < P {
         let from = v;
@@ -452,25 +462,25 @@ fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     v
 }
 
-/// Weaves one run of one row, with any number of phases.
+/// Interleaves one run of one row, with any number of phases.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`InterleaveArgs`] states.
 #[inline(always)]
-unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &OutputRun, c: usize) {
-    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(phases)` at the latest,
+unsafe fn scattered<V: Simd>(args: &InterleaveArgs<'_, V::Elem>, run: &OutputRun, c: usize) {
+    // SAFETY: the loads of a phase row end at `from + (phase + len).div_ceil(phases)` at the latest,
     // the stores at `at + len` of the row.
     unsafe {
         let phases = args.slots.len();
         let EpilogueArgs { bias, residual, lo, hi, .. } = args.epilogue;
         for p in 0..phases {
-            let strand = run.phase + p;
-            let (slot, next) = if strand < phases { (strand, 0) } else { (strand - phases, 1) };
+            let phase_row = run.phase + p;
+            let (slot, next) = if phase_row < phases { (phase_row, 0) } else { (phase_row - phases, 1) };
             let slot = *args.slots.get_unchecked(slot);
-            let strand = args.sums.add(slot * args.step + c * args.pitch + run.from + next);
+            let phase_row = args.sums.add(slot * args.step + c * args.pitch + run.from + next);
             for i in 0..run.len.saturating_sub(p).div_ceil(phases) {
                 let at = c * args.ldy + run.at + i * phases + p;
-                let x = *strand.add(i) + *bias.add(c);
+                let x = *phase_row.add(i) + *bias.add(c);
                 let x = if residual.is_null() { x } else { x + *residual.add(at) };
                 let x = if x < lo { lo } else { x };
                 *args.y.add(at) = if x > hi { hi } else { x };

@@ -1,8 +1,8 @@
-//! Checks weaving kernels against loops, on every ISA, for any number of phases and every length
+//! Checks interleaving kernels against loops, on every ISA, for any number of phases and every length
 //! of runs.
 
-use convoke_kernels::weave::{MOST_VECTORS, OutputRun, PhasePick, Picks, RowPick, Strands, Sum};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
+use convoke_kernels::interleave::{Deinterleave, MOST_VECTORS, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
+use convoke_kernels::{Dest, Epilogue, InterleaveKernel, Isa, Real, RowOffsets, interleave_kernels};
 
 /// Marks elements that no kernel may write.
 const UNTOUCHED: f64 = 99.0;
@@ -11,9 +11,9 @@ fn values<T: Real>(n: usize, seed: usize) -> Vec<T> {
     (0..n).map(|i| T::from_f64(((i * 37 + seed * 11) % 61) as f64 / 8.0 - 3.0)).collect()
 }
 
-fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static WeaveKernel<T>)) {
+fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static InterleaveKernel<T>)) {
     for isa in Isa::ALL {
-        let kernels = weave_kernels::<T>(isa);
+        let kernels = interleave_kernels::<T>(isa);
         assert!(kernels.iter().all(|k| k.isa() == isa && k.name().starts_with(T::NAME)));
         kernels.iter().for_each(&mut check);
     }
@@ -46,7 +46,7 @@ fn compare<T: Real>(
     }
 }
 
-fn weave<T: Real>() {
+fn interleave<T: Real>() {
     on_every_kernel::<T>(|kernel| {
         for phases in 1..=9 {
             for len in (0..40).chain([63, 64, 65, 127, 128, 129, 150, 300]) {
@@ -63,9 +63,9 @@ fn weave<T: Real>() {
                 for residual in [None, Some(&residual[..])] {
                     let (lo, hi) = (T::from_f64(-2.0), T::from_f64(2.5));
                     let mut y = vec![T::from_f64(UNTOUCHED); rows * ldy];
-                    let strands = Strands { sums: &sums, slots: &slots, step: rows * nr, pitch: nr };
+                    let phase_rows = PhaseRows { sums: &sums, slots: &slots, step: rows * nr, pitch: nr };
                     let finish = Epilogue { bias: &bias, residual: residual.into(), lo, hi };
-                    kernel.run(&strands, &runs, &finish, &mut Dest::from_slice(&mut y), ldy);
+                    kernel.run(&phase_rows, &runs, &finish, &mut Dest::from_slice(&mut y), ldy);
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, ldy, &runs, rows, &context, |c, r, i| {
                         let element = runs[r].phase + i;
@@ -116,7 +116,7 @@ fn sum<T: Real>() {
 
 /// Checks that the phases of some rows and planes go where they should, with zeros where rows
 /// have no elements, and that nothing else is written.
-fn pick<T: Real>() {
+fn deinterleave<T: Real>() {
     on_every_kernel::<T>(|kernel| {
         for (stride, chosen) in
             (1..=20).flat_map(|stride| [0, 1, 2, 3].map(|chosen| (stride, chosen))).chain([(33, 3), (64, 0)])
@@ -134,12 +134,12 @@ fn pick<T: Real>() {
                 let (space, planes) = (3, 1 + case % 3);
                 // The source ends with the last row, the destination with the last phase.
                 let rows = [
-                    RowPick { src: Some(5 + width), dst: 0 },
-                    RowPick { src: None, dst: len + space },
-                    RowPick { src: Some(5), dst: 2 * (len + space) },
+                    SourceRow { src: Some(5 + width), dst: 0 },
+                    SourceRow { src: None, dst: len + space },
+                    SourceRow { src: Some(5), dst: 2 * (len + space) },
                 ];
                 let phase_pitch = 3 * (len + space);
-                let phase = |(i, offset): (usize, &usize)| PhasePick {
+                let phase = |(i, offset): (usize, &usize)| PhaseCopy {
                     offset: *offset,
                     dst: (offsets.len() - 1 - i) * phase_pitch,
                 };
@@ -147,7 +147,7 @@ fn pick<T: Real>() {
                 let (src_pitch, dst_pitch) = (2 * width + 1, phases.len() * phase_pitch + 2);
                 let src = values::<T>((planes - 1) * src_pitch + 5 + 2 * width, case);
                 let mut dst = vec![T::from_f64(UNTOUCHED); planes * dst_pitch - 2 - space];
-                let picks = Picks {
+                let copy = Deinterleave {
                     planes,
                     src_pitch,
                     dst_pitch,
@@ -159,7 +159,7 @@ fn pick<T: Real>() {
                     len,
                     ahead: case % 2 * 1000,
                 };
-                kernel.pick(&src, &picks, &mut dst);
+                kernel.deinterleave(&src, &copy, &mut dst);
                 let mut expected = vec![T::from_f64(UNTOUCHED); dst.len()];
                 for plane in 0..planes {
                     for (row, phase) in rows.iter().flat_map(|row| phases.iter().map(move |phase| (row, phase))) {
@@ -171,25 +171,25 @@ fn pick<T: Real>() {
                         }
                     }
                 }
-                assert!(dst == expected, "{kernel:?}, {picks:?}");
+                assert!(dst == expected, "{kernel:?}, {copy:?}");
             }
         }
     });
 }
 
 #[test]
-fn picked_phases_are_padded_and_nothing_else_is_written() {
-    pick::<f32>();
-    pick::<f64>();
+fn deinterleaved_phases_are_padded_and_nothing_else_is_written() {
+    deinterleave::<f32>();
+    deinterleave::<f64>();
 }
 
 #[test]
-fn picks_that_do_not_fit_are_refused() {
-    let kernel = &weave_kernels::<f32>(Isa::Portable)[0];
-    let row = RowPick { src: Some(1), dst: 2 };
-    let refused = |row: RowPick, change: fn(&mut Picks<'_>)| {
-        let phases = [PhasePick { offset: 0, dst: 0 }, PhasePick { offset: 1, dst: 7 }];
-        let mut picks = Picks {
+fn deinterleaves_that_do_not_fit_are_refused() {
+    let kernel = &interleave_kernels::<f32>(Isa::Portable)[0];
+    let row = SourceRow { src: Some(1), dst: 2 };
+    let refused = |row: SourceRow, change: fn(&mut Deinterleave<'_>)| {
+        let phases = [PhaseCopy { offset: 0, dst: 0 }, PhaseCopy { offset: 1, dst: 7 }];
+        let mut copy = Deinterleave {
             planes: 2,
             src_pitch: 10,
             dst_pitch: 16,
@@ -201,42 +201,42 @@ fn picks_that_do_not_fit_are_refused() {
             len: 5,
             ahead: 0,
         };
-        change(&mut picks);
-        let call = || kernel.pick(&[0.0; 19], &picks, &mut [0.0; 30]);
+        change(&mut copy);
+        let call = || kernel.deinterleave(&[0.0; 19], &copy, &mut [0.0; 30]);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
     };
     assert!(!refused(row, |_| ()));
-    assert!(refused(RowPick { src: Some(2), ..row }, |_| ()));
-    assert!(refused(RowPick { src: Some(usize::MAX), ..row }, |_| ()));
-    assert!(refused(RowPick { dst: 3, ..row }, |_| ()));
-    assert!(refused(RowPick { dst: usize::MAX, ..row }, |_| ()));
-    assert!(refused(row, |picks| picks.planes = 3));
-    assert!(refused(row, |picks| picks.planes = usize::MAX));
-    assert!(refused(row, |picks| picks.dst_pitch = 17));
-    assert!(refused(row, |picks| picks.src_pitch = 11));
-    assert!(refused(row, |picks| picks.width = 9));
-    assert!(refused(row, |picks| picks.len = 6));
-    assert!(refused(row, |picks| picks.stride = 0));
+    assert!(refused(SourceRow { src: Some(2), ..row }, |_| ()));
+    assert!(refused(SourceRow { src: Some(usize::MAX), ..row }, |_| ()));
+    assert!(refused(SourceRow { dst: 3, ..row }, |_| ()));
+    assert!(refused(SourceRow { dst: usize::MAX, ..row }, |_| ()));
+    assert!(refused(row, |copy| copy.planes = 3));
+    assert!(refused(row, |copy| copy.planes = usize::MAX));
+    assert!(refused(row, |copy| copy.dst_pitch = 17));
+    assert!(refused(row, |copy| copy.src_pitch = 11));
+    assert!(refused(row, |copy| copy.width = 9));
+    assert!(refused(row, |copy| copy.len = 6));
+    assert!(refused(row, |copy| copy.stride = 0));
     // The second phase does not belong to this stride.
-    assert!(refused(row, |picks| picks.stride = 1));
-    assert!(refused(row, |picks| picks.stride = usize::MAX));
-    assert!(refused(row, |picks| picks.first = isize::MIN));
-    assert!(refused(row, |picks| picks.first = isize::MAX));
-    assert!(refused(row, |picks| picks.phases = &[PhasePick { offset: 1, dst: 0 }, PhasePick { offset: 0, dst: 0 }]));
+    assert!(refused(row, |copy| copy.stride = 1));
+    assert!(refused(row, |copy| copy.stride = usize::MAX));
+    assert!(refused(row, |copy| copy.first = isize::MIN));
+    assert!(refused(row, |copy| copy.first = isize::MAX));
+    assert!(refused(row, |copy| copy.phases = &[PhaseCopy { offset: 1, dst: 0 }, PhaseCopy { offset: 0, dst: 0 }]));
     // Calls with nothing to do.
-    assert!(!refused(RowPick { src: Some(99), ..row }, |picks| picks.planes = 0));
+    assert!(!refused(SourceRow { src: Some(99), ..row }, |copy| copy.planes = 0));
     // Rows that are all padding have no place in the source.
-    assert!(!refused(RowPick { src: None, ..row }, |picks| picks.src_pitch = usize::MAX));
+    assert!(!refused(SourceRow { src: None, ..row }, |copy| copy.src_pitch = usize::MAX));
 }
 
 #[test]
-fn weaving_is_exact_for_any_phases() {
-    weave::<f32>();
-    weave::<f64>();
+fn interleaving_is_exact_for_any_phases() {
+    interleave::<f32>();
+    interleave::<f64>();
 }
 
 #[test]
-fn sums_are_woven() {
+fn sums_are_interleaved() {
     sum::<f32>();
     sum::<f64>();
 }
