@@ -667,7 +667,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
         paths.extend((tile.op == Op::Dw).then(|| format!("{path}_direct")));
         paths.push(path);
     }
-    paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise::{pass}")));
+    paths.extend(["gather", "scatter"].map(|pass| format!("depthwise::{pass}")));
     paths.extend((isa == Isa::Avx512).then(|| String::from("depthwise::threes")));
     paths.extend(["activate", "weave", "sum", "pick"].map(|pass| format!("passes::{pass}")));
     // These are the same on every ISA.
