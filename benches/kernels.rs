@@ -142,7 +142,7 @@ fn bench_interleave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, 
         stride: PHASES,
         phases: &phases,
         len: LEN / PHASES,
-        ahead: 0,
+        prefetch_distance: 0,
     };
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/deinterleave", kernel.name()), |b| {

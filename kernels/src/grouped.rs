@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use crate::dest::Dest;
 use crate::isa::Code;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Epilogue, EpilogueArgs, tile_kernel};
+use crate::ukernel::{Epilogue, EpilogueArgs, Prefetch, tile_kernel};
 use crate::{Isa, Real, gcd};
 
 /// The most vectors of a tile along positions. The tables of masks have as many masks more than a
@@ -231,10 +231,10 @@ pub(crate) struct FlatArgs<'a, T> {
     pub(crate) taps: &'a FlatTaps,
     pub(crate) w: *const T,
     pub(crate) x: *const T,
-    /// The address that is prefetched. It moves by `ahead_step` bytes with every step. Any
+    /// The address that is prefetched. It moves by `prefetch_step` bytes with every step. Any
     /// address is allowed.
-    pub(crate) ahead: *const u8,
-    pub(crate) ahead_step: usize,
+    pub(crate) prefetch: *const u8,
+    pub(crate) prefetch_step: usize,
     /// The vector of positions that the first tile begins with.
     pub(crate) first: usize,
     pub(crate) tiles: usize,
@@ -261,7 +261,7 @@ pub struct FlatInput<'a, T> {
     /// The channels that are summed, with all of their planes.
     pub x: &'a [T],
     /// The cache lines that are prefetched meanwhile, one with each step.
-    pub ahead: Ahead,
+    pub prefetch: Prefetch,
     /// The vector of output positions that the first tile begins with.
     pub first: usize,
     /// How many vectors of output positions are summed. The last tile may have fewer vectors than
@@ -277,7 +277,7 @@ impl<T: Real> GroupedKernel<T> {
     /// If a slice is too short, the taps are for vectors of another length, or a vector begins
     /// behind the last output position.
     pub fn run(&self, input: &FlatInput<'_, T>, y: &mut Dest<'_, T>, ldy: usize, epilogue: &Epilogue<'_, T>) {
-        let &FlatInput { taps, w, x, ahead, first, vectors } = input;
+        let &FlatInput { taps, w, x, prefetch, first, vectors } = input;
         let Some(before) = vectors.checked_sub(1) else { return };
         assert_eq!(taps.lanes, self.lanes, "the taps are for other vectors");
         let last = before.saturating_add(first).saturating_mul(self.lanes);
@@ -289,10 +289,10 @@ impl<T: Real> GroupedKernel<T> {
         let epilogue = epilogue.checked(y, written, self.mr);
         assert!(self.nrv <= MOST_VECTORS && self.mr * self.nr() <= MOST_TILE, "the tile is too large");
         let mut tile = [const { MaybeUninit::<T>::uninit() }; MOST_TILE];
-        let (ahead, ahead_step) = ahead.or(w);
+        let (prefetch, prefetch_step) = prefetch.or(w);
         let (w, x, tiles) = (w.as_ptr(), x.as_ptr(), vectors.div_ceil(self.nrv));
         let (tile, y) = (tile.as_mut_ptr().cast(), y.as_mut_ptr());
-        let args = FlatArgs { taps, w, x, ahead, ahead_step, first, tiles, tile, y, ldy, len, epilogue };
+        let args = FlatArgs { taps, w, x, prefetch, prefetch_step, first, tiles, tile, y, ldy, len, epilogue };
         // SAFETY: the assertions cover the memory that FlatArgs asks for. Each tap's plane lies
         // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. Dest grants
         // the writes.

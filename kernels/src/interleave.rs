@@ -3,7 +3,7 @@
 
 use crate::isa::Code;
 use crate::simd::prefetch;
-use crate::ukernel::{Ahead, EpilogueArgs, name_and_isa};
+use crate::ukernel::{EpilogueArgs, Prefetch, name_and_isa};
 use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
 /// The sums of several rows of output. Phase p of output row c, a phase row, begins at
@@ -128,7 +128,7 @@ pub struct Deinterleave<'a> {
     pub len: usize,
     /// Elements from what is read to what is prefetched meanwhile: usually the distance of
     /// planes, or 0.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
 }
 
 impl Deinterleave<'_> {
@@ -234,16 +234,16 @@ impl<T: Real> InterleaveKernel<T> {
     ///
     /// # Panics
     /// If the destination is too short.
-    pub fn fetch(&self, runs: &[OutputRun], rows: usize, y: &Dest<'_, T>, ldy: usize) {
-        // Rows at one place are fetched once.
+    pub fn prefetch(&self, runs: &[OutputRun], rows: usize, y: &Dest<'_, T>, ldy: usize) {
+        // Rows at one place are prefetched once.
         let rows = if ldy == 0 { rows.min(1) } else { rows };
-        // Nothing is accessed, but more than there is would be fetched for years.
+        // Nothing is accessed, but more than there is would be prefetched for years.
         assert!(end_of_runs(runs, rows, ldy) <= y.len(), "the destination is too short");
         for (c, run) in (0..rows).flat_map(|c| runs.iter().map(move |run| (c, run))) {
-            // Any address may be fetched.
+            // Any address may be prefetched.
             let y = y.as_mut_ptr().wrapping_add(c * ldy + run.at);
-            for line in 0..(run.len * size_of::<T>()).div_ceil(Ahead::LINE) {
-                prefetch(y.wrapping_byte_add(line * Ahead::LINE));
+            for line in 0..(run.len * size_of::<T>()).div_ceil(Prefetch::LINE) {
+                prefetch(y.wrapping_byte_add(line * Prefetch::LINE));
             }
         }
     }

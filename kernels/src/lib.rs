@@ -57,7 +57,7 @@ pub use table::{
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{
-    Ahead, ChannelKernel, Column, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
+    ChannelKernel, Column, Epilogue, Prefetch, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
 };
 pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
 pub use winograd::WinogradKernel;

@@ -126,23 +126,23 @@ impl<'a> RowOffsetsRef<'a> {
 ///
 /// Prefetches are hints: they never fault, and they change no result.
 #[derive(Debug, Clone, Copy)]
-pub struct Ahead {
+pub struct Prefetch {
     /// The first line. It is null if there is none, and for the stream.
     at: *const u8,
     /// Bytes from the line of one step to the line of the next step.
     step: usize,
-    /// How many panels have fetched lines of the same rows before this call. Each panel fetches
+    /// How many panels have prefetched lines of the same rows before this call. Each panel prefetches
     /// another line of a row.
-    turns: usize,
+    panels_before: usize,
     is_stream: bool,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Bytes of a cache line.
     pub const LINE: usize = 64;
 
     /// Nothing is prefetched.
-    pub const NONE: Self = Self { at: core::ptr::null(), step: 0, turns: 0, is_stream: false };
+    pub const NONE: Self = Self { at: core::ptr::null(), step: 0, panels_before: 0, is_stream: false };
 
     /// The call prefetches its own weights into the L1 cache,
     /// [`STREAM_BYTES`](Self::STREAM_BYTES) before it reads them. At the end of a panel it
@@ -172,11 +172,11 @@ impl Ahead {
         Self::rows(data, Self::LINE / size_of::<T>().max(1))
     }
 
-    /// Prefetches consecutive lines, two with every step of k, so that one tile fetches all of
+    /// Prefetches consecutive lines, two with every step of k, so that one tile prefetches all of
     /// the next panel.
     ///
     /// This is for kernels with vectors along channels that have rows of weights longer than a
-    /// line, and at least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Other kernels fetch
+    /// line, and at least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Other kernels prefetch
     /// every second line.
     #[must_use]
     pub fn pairs<T>(data: &[T]) -> Self {
@@ -193,7 +193,7 @@ impl Ahead {
             return Self::NONE;
         }
         let at = data.as_ptr().cast::<u8>().wrapping_add(Self::LINE - 1);
-        Self { at, step: ld.wrapping_mul(size_of::<T>()), turns: 0, is_stream: false }
+        Self { at, step: ld.wrapping_mul(size_of::<T>()), panels_before: 0, is_stream: false }
     }
 
     /// Prefetches, for each row, the line that is `lines` lines behind the first.
@@ -202,11 +202,11 @@ impl Ahead {
         if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
     }
 
-    /// States for [`activate_panels`](SpatialKernel::activate_panels) that `turns` panels have
-    /// fetched their lines of the rows before.
+    /// States for [`activate_panels`](SpatialKernel::activate_panels) that `panels_before` panels have
+    /// prefetched their lines of the rows before.
     #[must_use]
-    pub fn turns(self, turns: usize) -> Self {
-        Self { turns, ..self }
+    pub fn after_panels(self, panels_before: usize) -> Self {
+        Self { panels_before, ..self }
     }
 
     /// Address and step of the lines. If there are none, the address is that of an operand that
@@ -440,12 +440,12 @@ pub(crate) struct SpatialArgs<T> {
     pub(crate) a: *const T,
     pub(crate) b: *const T,
     pub(crate) koff: *const u32,
-    /// The address that is prefetched. It moves by `ahead_step` bytes with every step of k. Any
+    /// The address that is prefetched. It moves by `prefetch_step` bytes with every step of k. Any
     /// address is allowed.
-    pub(crate) ahead: *const u8,
-    pub(crate) ahead_step: usize,
-    /// How many panels have fetched lines of the same rows before this call.
-    pub(crate) turns: usize,
+    pub(crate) prefetch: *const u8,
+    pub(crate) prefetch_step: usize,
+    /// How many panels have prefetched lines of the same rows before this call.
+    pub(crate) panels_before: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<TileStore<T>>,
@@ -518,11 +518,11 @@ pub(crate) struct ChannelArgs<T> {
     pub(crate) pitch: usize,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
-    /// The address that is prefetched. It moves by `ahead_step` bytes with every step of k. Any
+    /// The address that is prefetched. It moves by `prefetch_step` bytes with every step of k. Any
     /// address is allowed.
-    pub(crate) ahead: *const u8,
-    pub(crate) ahead_step: usize,
-    /// Whether the panel's own weights are prefetched instead, as [`Ahead::STREAM`] says.
+    pub(crate) prefetch: *const u8,
+    pub(crate) prefetch_step: usize,
+    /// Whether the panel's own weights are prefetched instead, as [`Prefetch::STREAM`] says.
     pub(crate) is_stream: bool,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -659,14 +659,22 @@ impl<T: Real> SpatialKernel<T> {
     ///
     /// * `a`: a packed panel, `[kc][MR]`;
     /// * `b`, `koff`: row k of B is `b[koff[k]..][..NR]`;
-    /// * `ahead`: what to prefetch meanwhile;
+    /// * `prefetch`: what to prefetch meanwhile;
     /// * `accumulate`: whether the sums are added to the tile's old values.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
+    pub fn partial(
+        &self,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        prefetch: Prefetch,
+        tile: &mut [T],
+        accumulate: bool,
+    ) {
         // SAFETY: nothing is stored but the tile.
-        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, None) };
+        unsafe { self.call(1, (a, b), koff, prefetch, tile, accumulate, None) };
     }
 
     /// Computes `tile = clamp([tile +] A * B + bias)` over the last K block, and keeps it in `tile`
@@ -680,7 +688,7 @@ impl<T: Real> SpatialKernel<T> {
         a: &[T],
         b: &[T],
         koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
+        prefetch: Prefetch,
         tile: &mut [T],
         accumulate: bool,
         epilogue: &Epilogue<'_, T>,
@@ -691,15 +699,15 @@ impl<T: Real> SpatialKernel<T> {
         let store = TileStore { y: tile.cast(), ldy: self.nr(), places, epilogue, activation: None };
         // SAFETY: the assertions above cover the memory that TileStore asks for: rows of NR elements, NR
         // apart, are the tile itself, which kernels read before they write.
-        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, Some(store)) };
+        unsafe { self.call(1, (a, b), koff, prefetch, tile, accumulate, Some(store)) };
     }
 
     /// Computes `y = [activation of] clamp([tile +] A * B + bias + residual)`, for one panel over the last
     /// K block, or for any number of panels over the whole of K.
     ///
     /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors where the
-    /// entries of `map` from `first` on say. `ahead` names one line of each row; the panels take turns
-    /// with the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
+    /// entries of `map` from `first` on say. `prefetch` names one line of each row; each panel
+    /// prefetches another of the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
     /// unspecified.
     ///
     /// An activation takes the place of the clamp. Sums go to it through the tile, which is in the L1
@@ -716,7 +724,7 @@ impl<T: Real> SpatialKernel<T> {
         a: &[T],
         b: &[T],
         koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
+        prefetch: Prefetch,
         tile: &mut [T],
         accumulate: bool,
         y: &mut Dest<'_, T>,
@@ -743,7 +751,7 @@ impl<T: Real> SpatialKernel<T> {
         // SAFETY: the assertions above cover the memory that TileStore asks for: each entry of the map
         // ends at or before map.end, and with no panels nothing is touched. With accumulate there is
         // one panel. Dest grants the writes.
-        unsafe { self.call(panels, (a, b), koff, ahead, tile, accumulate, Some(store)) };
+        unsafe { self.call(panels, (a, b), koff, prefetch, tile, accumulate, Some(store)) };
         let Some(activation) = activation.filter(|_| !is_plain) else { return };
         for column in columns {
             let size = (rows, column.mask.count_ones() as usize);
@@ -765,7 +773,7 @@ impl<T: Real> SpatialKernel<T> {
         a: &[T],
         b: &[T],
         koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
+        prefetch: Prefetch,
         tile: &mut [T],
         accumulate: bool,
         y: &mut Dest<'_, T>,
@@ -782,7 +790,7 @@ impl<T: Real> SpatialKernel<T> {
         let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
         let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
         // SAFETY: the assertions above cover the memory that TileStore asks for. Dest grants the writes.
-        unsafe { self.call(1, (a, b), koff, ahead, tile, accumulate, Some(store)) };
+        unsafe { self.call(1, (a, b), koff, prefetch, tile, accumulate, Some(store)) };
     }
 
     /// Asserts the lengths of the operands, and calls the kernel.
@@ -797,18 +805,19 @@ impl<T: Real> SpatialKernel<T> {
         panels: usize,
         (a, b): (&[T], &[T]),
         koff: RowOffsetsRef<'_>,
-        ahead: Ahead,
+        prefetch: Prefetch,
         tile: *mut [T],
         accumulate: bool,
         store: Option<TileStore<T>>,
     ) {
-        let (kc, turns) = (koff.offsets.len(), ahead.turns);
+        let (kc, panels_before) = (koff.offsets.len(), prefetch.panels_before);
         assert!(a.len() >= kc.saturating_mul(self.mr.saturating_mul(panels)), "the panels of A are too short");
         assert!(kc == 0 || b.len() >= koff.max.saturating_add(self.nr()), "the rows of B end beyond its slice");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
-        let (ahead, ahead_step) = ahead.or(a);
+        let (prefetch, prefetch_step) = prefetch.or(a);
         let (a, b, koff, tile) = (a.as_ptr(), b.as_ptr(), koff.offsets.as_ptr(), tile.cast());
-        let args = SpatialArgs { panels, kc, a, b, koff, ahead, ahead_step, turns, tile, accumulate, store };
+        let args =
+            SpatialArgs { panels, kc, a, b, koff, prefetch, prefetch_step, panels_before, tile, accumulate, store };
         // SAFETY: the assertions cover the memory that SpatialArgs asks for, and the caller promises the
         // rest.
         unsafe { (self.code.on_this_cpu())(&args) };
@@ -822,25 +831,33 @@ impl<T: Real> ChannelKernel<T> {
     ///   rows](Self::rows), element k of pixel i of the second row is `x[koff[k] + pitch + i]`;
     ///   the pixels of the second row follow those of the first one in the tile;
     /// * `w`: a packed panel, `[kc][NR]`;
-    /// * `ahead`: what to prefetch meanwhile.
+    /// * `prefetch`: what to prefetch meanwhile.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], ahead: Ahead, tile: &mut [T], accumulate: bool) {
-        self.call(1, x, koff, w, ahead, tile, accumulate, None);
+    pub fn partial(
+        &self,
+        x: &[T],
+        koff: RowOffsetsRef<'_>,
+        w: &[T],
+        prefetch: Prefetch,
+        tile: &mut [T],
+        accumulate: bool,
+    ) {
+        self.call(1, x, koff, w, prefetch, tile, accumulate, None);
     }
 
     /// Computes `tile = [tile +] X * W` for one pixel and any number of panels. The sums are
     /// those of [`partial`](Self::partial).
     ///
     /// `w` is `[panels][kc][NR]`, `tile` is `[panels][NR]`. Weights are prefetched as by
-    /// [`Ahead::STREAM`].
+    /// [`Prefetch::STREAM`].
     ///
     /// # Panics
     /// If a slice is too short, or `MR` is not 1.
     pub fn panels(&self, panels: usize, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], tile: &mut [T], accumulate: bool) {
         assert!(self.mr == 1, "a kernel of one pixel");
-        self.call(panels, x, koff, w, Ahead::STREAM, tile, accumulate, None);
+        self.call(panels, x, koff, w, Prefetch::STREAM, tile, accumulate, None);
     }
 
     /// Computes the sums of [`partial`](Self::partial) over the last K block, and finishes them.
@@ -855,7 +872,7 @@ impl<T: Real> ChannelKernel<T> {
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
-        ahead: Ahead,
+        prefetch: Prefetch,
         tile: &mut [T],
         accumulate: bool,
         y: &mut Dest<'_, T>,
@@ -866,7 +883,7 @@ impl<T: Real> ChannelKernel<T> {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
         let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
         let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
-        self.call(1, x, koff, w, ahead, tile, accumulate, Some(store));
+        self.call(1, x, koff, w, prefetch, tile, accumulate, Some(store));
     }
 
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
@@ -876,7 +893,7 @@ impl<T: Real> ChannelKernel<T> {
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
-        ahead: Ahead,
+        prefetch: Prefetch,
         tile: &mut [T],
         accumulate: bool,
         store: Option<ChannelStore<T>>,
@@ -888,10 +905,11 @@ impl<T: Real> ChannelKernel<T> {
         let channels = self.nr().saturating_mul(panels);
         assert!(w.len() >= kc.saturating_mul(channels), "the panels of W are too short");
         assert!(tile.len() >= self.mr.saturating_mul(channels), "the tile is too short");
-        let (is_stream, pitch) = (ahead.is_stream, koff.pitch);
-        let (ahead, ahead_step) = ahead.or(w);
+        let (is_stream, pitch) = (prefetch.is_stream, koff.pitch);
+        let (prefetch, prefetch_step) = prefetch.or(w);
         let (x, koff, w, tile) = (x.as_ptr(), koff.offsets.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
-        let args = ChannelArgs { panels, kc, x, pitch, koff, w, ahead, ahead_step, is_stream, tile, accumulate, store };
+        let args =
+            ChannelArgs { panels, kc, x, pitch, koff, w, prefetch, prefetch_step, is_stream, tile, accumulate, store };
         // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
         // ChannelStore ask for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use convoke_kernels::catalogue::{self, channel_widths, spatial_widths};
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, SpatialKernel};
+use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real, RowOffsets, SpatialKernel};
 
 /// The ISAs of the build.
 fn built() -> impl Iterator<Item = Isa> {
@@ -42,7 +42,7 @@ fn a_call_of_a_kernel_that_the_cpu_lacks_is_refused() {
         let (a, b) = (vec![1.0; kernel.mr()], vec![1.0; kernel.nr()]);
         let mut tile = vec![0.0; kernel.mr() * kernel.nr()];
         let koff = RowOffsets::packed(1, kernel.nr());
-        let call = AssertUnwindSafe(|| kernel.partial(&a, &b, koff.rows(0..1), Ahead::NONE, &mut tile, false));
+        let call = AssertUnwindSafe(|| kernel.partial(&a, &b, koff.rows(0..1), Prefetch::NONE, &mut tile, false));
         assert!(catch_unwind(call).is_err(), "{kernel:?}");
     }
 }

@@ -2,7 +2,7 @@
 //! loops by the definition.
 
 use convoke_kernels::{
-    Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, Residual, grouped_kernels,
+    Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Prefetch, Real, Residual, grouped_kernels,
 };
 
 /// Deterministic values in (-1, 1).
@@ -102,7 +102,7 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool)
     // The first call may end within a tile.
     let count = len.div_ceil(kernel.lanes());
     for (first, vectors) in [(0, count / 2), (count / 2, count - count / 2)] {
-        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::lines(&x), first, vectors };
+        let input = FlatInput { taps: &taps, w: &w, x: &x, prefetch: Prefetch::lines(&x), first, vectors };
         let mut y = Dest::from_slice(&mut y);
         let from = first * kernel.lanes();
         kernel.run(&input, &mut y.from(from), ldy, &epilogue.from(from));
@@ -147,7 +147,7 @@ fn padding_is_zero_whatever_lies_there() {
         let vectors = (width * height).div_ceil(kernel.lanes());
         let epilogue = Epilogue { bias: &zeros, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         let mut y = vec![T::ZERO; kernel.mr() * width * height];
-        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::NONE, first: 0, vectors };
+        let input = FlatInput { taps: &taps, w: &w, x: &x, prefetch: Prefetch::NONE, first: 0, vectors };
         kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
         for (i, got) in y.iter().enumerate() {
             let want = if i % width == 0 { 0.0 } else { 1.0 };
@@ -189,7 +189,7 @@ fn short_slices_are_refused() {
                     taps,
                     w: &w,
                     x: &x,
-                    ahead: Ahead::NONE,
+                    prefetch: Prefetch::NONE,
                     first,
                     vectors: kernel.nrv().min(vectors - first.min(vectors - 1)),
                 };

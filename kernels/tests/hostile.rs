@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use convoke_kernels::interleave::{Deinterleave, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
 use convoke_kernels::winograd::{Spare, Tile};
 use convoke_kernels::{
-    Ahead, Column, DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, Epilogue, FlatInput,
-    FlatTaps, InterleaveKernel, Isa, Residual, RowOffsets, StoreMap, TapTable, depthwise_kernels, grouped_kernels,
+    Column, DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, Epilogue, FlatInput, FlatTaps,
+    InterleaveKernel, Isa, Prefetch, Residual, RowOffsets, StoreMap, TapTable, depthwise_kernels, grouped_kernels,
     interleave_kernels, stream,
 };
 
@@ -114,7 +114,7 @@ fn interleaving_one_row_has_no_use_for_a_distance_of_rows() {
             let runs = [OutputRun { from: 0, phase: 0, at: 7, len: 5 }, OutputRun { from: 3, phase: 0, at: 2, len: 1 }];
             let mut y = [0.0; 12];
             kernel.run(&phase_rows, &runs, &epilogue(&[1.0]), &mut Dest::from_slice(&mut y), HUGE);
-            kernel.fetch(&runs, 1, &Dest::from_slice(&mut y), HUGE);
+            kernel.prefetch(&runs, 1, &Dest::from_slice(&mut y), HUGE);
             assert_eq!(y, [0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 3.0], "{kernel:?}, {phases} phases");
         }
     }
@@ -138,20 +138,20 @@ fn interleaving_runs_of_huge_sizes_is_refused() {
 
 /// Nothing is accessed by a prefetch, so that only the destination bounds the work.
 #[test]
-fn fetching_more_than_the_destination_is_refused() {
+fn prefetching_more_than_the_destination_is_refused() {
     let y = &mut [0.0; 99];
-    let mut fetch = |run: OutputRun, rows: usize, ldy: usize| {
-        interleave_kernel().fetch(&[run], rows, &Dest::from_slice(y), ldy);
+    let mut prefetch = |run: OutputRun, rows: usize, ldy: usize| {
+        interleave_kernel().prefetch(&[run], rows, &Dest::from_slice(y), ldy);
     };
     let run = OutputRun { from: 0, phase: 0, at: 9, len: 10 };
-    fetch(run, 9, 10);
+    prefetch(run, 9, 10);
     // Rows at one place.
-    fetch(run, HUGE, 0);
-    refused("the destination is too short", || fetch(OutputRun { len: HUGE, ..run }, 9, 10));
-    refused("the destination is too short", || fetch(OutputRun { at: HUGE, ..run }, 9, 10));
-    refused("the destination is too short", || fetch(run, HUGE, 1));
-    refused("the destination is too short", || fetch(run, 10, 10));
-    refused("the destination is too short", || fetch(run, 2, HUGE));
+    prefetch(run, HUGE, 0);
+    refused("the destination is too short", || prefetch(OutputRun { len: HUGE, ..run }, 9, 10));
+    refused("the destination is too short", || prefetch(OutputRun { at: HUGE, ..run }, 9, 10));
+    refused("the destination is too short", || prefetch(run, HUGE, 1));
+    refused("the destination is too short", || prefetch(run, 10, 10));
+    refused("the destination is too short", || prefetch(run, 2, HUGE));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn deinterleave(src: Option<usize>, change: impl FnOnce(&mut Deinterleave<'_>)) 
         stride: 9,
         phases: &phases,
         len: 1,
-        ahead: 0,
+        prefetch_distance: 0,
     };
     change(&mut copy);
     interleave_kernel().deinterleave(&[1.0; 2003], &copy, &mut [0.0; 99]);
@@ -248,8 +248,8 @@ fn grouped_kernels_prefetch_from_anywhere() {
     let mut y = vec![0.0; kernel.mr() * taps.outputs()];
     let bias = vec![0.0; kernel.mr()];
     for ld in [HUGE, HUGE / 4, HUGE / 8] {
-        let ahead = Ahead::rows(&x, ld);
-        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead, first: 0, vectors };
+        let prefetch = Prefetch::rows(&x, ld);
+        let input = FlatInput { taps: &taps, w: &w, x: &x, prefetch, first: 0, vectors };
         kernel.run(&input, &mut Dest::from_slice(&mut y), taps.outputs(), &epilogue(&bias));
         assert_eq!(y[..2], [1.0, 2.0]);
     }

@@ -157,7 +157,7 @@ fn deinterleave<T: Real>() {
                     stride,
                     phases: &phases,
                     len,
-                    ahead: case % 2 * 1000,
+                    prefetch_distance: case % 2 * 1000,
                 };
                 kernel.deinterleave(&src, &copy, &mut dst);
                 let mut expected = vec![T::from_f64(UNTOUCHED); dst.len()];
@@ -199,7 +199,7 @@ fn deinterleaves_that_do_not_fit_are_refused() {
             stride: 2,
             phases: &phases,
             len: 5,
-            ahead: 0,
+            prefetch_distance: 0,
         };
         change(&mut copy);
         let call = || kernel.deinterleave(&[0.0; 19], &copy, &mut [0.0; 30]);
@@ -242,11 +242,11 @@ fn sums_are_interleaved() {
 }
 
 #[test]
-fn fetching_writes_nothing() {
+fn prefetching_writes_nothing() {
     on_every_kernel::<f32>(|kernel| {
         let runs = [OutputRun { from: 0, phase: 0, at: 60, len: 40 }, OutputRun { from: 0, phase: 0, at: 9, len: 40 }];
         let mut y = [UNTOUCHED as f32; 300];
-        kernel.fetch(&runs, 3, &Dest::from_slice(&mut y), 100);
+        kernel.prefetch(&runs, 3, &Dest::from_slice(&mut y), 100);
         assert_eq!(y, [UNTOUCHED as f32; 300]);
     });
 }

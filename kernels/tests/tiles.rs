@@ -6,7 +6,7 @@ mod common;
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::{
-    Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, SpatialKernel, StoreMap,
+    ChannelKernel, Column, Dest, Epilogue, Isa, Prefetch, Real, Residual, RowOffsets, SpatialKernel, StoreMap,
     activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
 };
 
@@ -75,11 +75,11 @@ fn spatial_partial<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate:
     // Without accumulation the tile's old values are not read.
     let before: Vec<T> = if accumulate { numbers.vec(mr * nr) } else { vec![T::from_f64(f64::NAN); mr * nr] };
     let (mut tile, rows) = (before.clone(), RowOffsets::new(offsets.clone()));
-    kernel.partial(&a, &b, rows.rows(0..depth), Ahead::rows(&a, 3), &mut tile, accumulate);
+    kernel.partial(&a, &b, rows.rows(0..depth), Prefetch::rows(&a, 3), &mut tile, accumulate);
     let bias: Vec<T> = numbers.vec(mr);
     let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::from_f64(-0.75), hi: T::from_f64(1.25) };
     let mut finished = before.clone();
-    kernel.finish_tile(&a, &b, rows.rows(0..depth), Ahead::rows(&a, 3), &mut finished, accumulate, &epilogue);
+    kernel.finish_tile(&a, &b, rows.rows(0..depth), Prefetch::rows(&a, 3), &mut finished, accumulate, &epilogue);
     for (at, (got, finished)) in tile.iter().zip(&finished).enumerate() {
         let (i, j) = (at / nr, at % nr);
         let terms = (0..depth).map(|k| (a[k * mr + i].to_f64(), b[offsets[k] as usize + j].to_f64()));
@@ -98,7 +98,7 @@ fn a_tile_that_is_finished_in_place_has_no_residual() {
     let (mut tile, residual) = (vec![0.0; kernel.mr() * kernel.nr()], vec![0.0; kernel.mr() * kernel.nr()]);
     let epilogue = Epilogue { bias: &[0.0; 14], residual: Some(residual.as_slice()).into(), lo: 0.0, hi: 1.0 };
     let none = RowOffsets::new(Vec::new());
-    kernel.finish_tile(&[], &[], none.rows(0..0), Ahead::NONE, &mut tile, false, &epilogue);
+    kernel.finish_tile(&[], &[], none.rows(0..0), Prefetch::NONE, &mut tile, false, &epilogue);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_tile_that_is_finished_in_place_has_a_bias_for_each_row() {
     let mut tile = vec![0.0; kernel.mr() * kernel.nr()];
     let epilogue = Epilogue { bias: &[], residual: Residual::NONE, lo: 0.0, hi: 1.0 };
     let none = RowOffsets::new(Vec::new());
-    kernel.finish_tile(&[], &[], none.rows(0..0), Ahead::NONE, &mut tile, false, &epilogue);
+    kernel.finish_tile(&[], &[], none.rows(0..0), Prefetch::NONE, &mut tile, false, &epilogue);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
         &a,
         &b,
         rows.rows(0..depth),
-        Ahead::lines(&b),
+        Prefetch::lines(&b),
         &mut tile,
         false,
         &mut Dest::from_slice(&mut y),
@@ -224,7 +224,7 @@ fn spatial_pairs<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate: b
         &a,
         &b,
         rows.rows(0..depth),
-        Ahead::NONE,
+        Prefetch::NONE,
         &mut tile,
         accumulate,
         &mut dest,
@@ -263,7 +263,7 @@ fn pairs_that_do_not_fit_are_refused() {
         let run = std::panic::AssertUnwindSafe(|| {
             let mut dest = Dest::from_slice(&mut y);
             let rows = rows.rows(0..1);
-            kernel.finish_pairs(&a, &b, rows, Ahead::NONE, &mut tile, false, &mut dest, 0, &[place], &epilogue);
+            kernel.finish_pairs(&a, &b, rows, Prefetch::NONE, &mut tile, false, &mut dest, 0, &[place], &epilogue);
         });
         let panic = std::panic::catch_unwind(run).expect_err("refused");
         assert!(panic.downcast_ref::<&str>().is_some_and(|message| message.contains(why)), "{why}");
@@ -285,8 +285,8 @@ fn slices_too_short_for_spatial_tiles_are_refused() {
         let [a, b, mut tile, mut y, bias, residual] = lengths.map(|len| vec![1.0; len]);
         let rows = RowOffsets::packed(depth, nr);
         let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: 0.0, hi: 9.0 };
-        let (dest, koff, ahead) = (&mut Dest::from_slice(&mut y), rows.rows(0..depth), Ahead::NONE);
-        kernel.activate_panels(1, &a, &b, koff, ahead, &mut tile, false, dest, ldy, &map, 0, &epilogue, None);
+        let (dest, koff, prefetch) = (&mut Dest::from_slice(&mut y), rows.rows(0..depth), Prefetch::NONE);
+        kernel.activate_panels(1, &a, &b, koff, prefetch, &mut tile, false, dest, ldy, &map, 0, &epilogue, None);
     };
     call(lengths);
     let reasons = [
@@ -337,19 +337,19 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
     };
     let before: Vec<T> = numbers.vec(mr * nr);
     for accumulate in [false, true] {
-        let partial = |ahead: Ahead| {
+        let partial = |prefetch: Prefetch| {
             let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
-            kernel.partial(&x, rows.rows(0..depth).with_pitch(pitch), &w, ahead, &mut tile, accumulate);
+            kernel.partial(&x, rows.rows(0..depth).with_pitch(pitch), &w, prefetch, &mut tile, accumulate);
             tile
         };
-        let tile = partial(Ahead::NONE);
+        let tile = partial(Prefetch::NONE);
         for (at, got) in tile.iter().enumerate() {
             let (want, magnitude) = sum(at / nr, at % nr, if accumulate { before[at].to_f64() } else { 0.0 });
             assert_close(*got, want, magnitude, depth, &what(at / nr, at % nr));
         }
         // Each way of prefetching has a loop of its own.
-        for ahead in [Ahead::STREAM, Ahead::lines(&x), Ahead::pairs(&w)] {
-            assert_eq!(partial(ahead), tile, "{kernel:?} depth {depth}, {ahead:?}");
+        for prefetch in [Prefetch::STREAM, Prefetch::lines(&x), Prefetch::pairs(&w)] {
+            assert_eq!(partial(prefetch), tile, "{kernel:?} depth {depth}, {prefetch:?}");
         }
     }
     let ldy = mr + 2;
@@ -362,7 +362,7 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
         &x,
         rows.rows(0..depth).with_pitch(pitch),
         &w,
-        Ahead::lines(&x),
+        Prefetch::lines(&x),
         &mut tile,
         true,
         &mut Dest::from_slice(&mut y),
@@ -389,7 +389,7 @@ fn two_rows_are_refused_where_x_ends_before_the_second() {
     let (rows, w) = (RowOffsets::packed(3, 4), vec![0.0; 3 * nr]);
     let run = |x: usize, pitch: usize| {
         let (x, mut tile) = (vec![0.0; x], vec![0.0; kernel.mr() * nr]);
-        kernel.partial(&x, rows.rows(0..3).with_pitch(pitch), &w, Ahead::NONE, &mut tile, false);
+        kernel.partial(&x, rows.rows(0..3).with_pitch(pitch), &w, Prefetch::NONE, &mut tile, false);
     };
     // The last offset is 8.
     run(8 + 10 + width, 10);
@@ -414,7 +414,7 @@ fn panels_in_one_call_have_the_sums_of_calls_for_each() {
                         let mut wanted = sums.clone();
                         for (panel, tile) in wanted[..panels * nr].chunks_exact_mut(nr).enumerate() {
                             let w = &w[panel * depth * nr..];
-                            kernel.partial(&x, rows.rows(0..depth), w, Ahead::NONE, tile, accumulate);
+                            kernel.partial(&x, rows.rows(0..depth), w, Prefetch::NONE, tile, accumulate);
                         }
                         kernel.panels(panels, &x, rows.rows(0..depth), &w, &mut sums, accumulate);
                         assert_eq!(sums, wanted, "{kernel:?} depth {depth}, {panels} panels");
@@ -479,9 +479,9 @@ fn spatial_panels<T: Real>(kernel: &SpatialKernel<T>, depth: usize, panels: usiz
         let residual = with_residual.then_some(&residual[row * ldy..]);
         let epilogue = Epilogue { bias: &bias[row..], residual: residual.into(), lo, hi };
         let mut y = Dest::from_slice(&mut y[row * ldy..]);
-        let (koff, ahead, tile) = (koff.rows(0..depth), Ahead::lines(&b), &mut vec![T::ZERO; mr * nr]);
+        let (koff, prefetch, tile) = (koff.rows(0..depth), Prefetch::lines(&b), &mut vec![T::ZERO; mr * nr]);
         let a = &a[row * depth..];
-        kernel.activate_panels(panels, a, &b, koff, ahead, tile, false, &mut y, ldy, &map, 1, &epilogue, None);
+        kernel.activate_panels(panels, a, &b, koff, prefetch, tile, false, &mut y, ldy, &map, 1, &epilogue, None);
     };
     let untouched = vec![T::from_f64(UNTOUCHED); rows * ldy + map.end()];
     let (mut together, mut each) = (untouched.clone(), untouched.clone());
@@ -527,8 +527,8 @@ fn activated_panels<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gap
         let epilogue = Epilogue { bias: &bias, residual: residual.into(), lo, hi };
         let (mut y, mut tile) = (vec![T::from_f64(UNTOUCHED); rows * ldy], vec![T::ZERO; mr * nr]);
         let (koff, dest) = (koff.rows(0..depth), &mut Dest::from_slice(&mut y));
-        let (ahead, tile) = (Ahead::NONE, &mut tile);
-        kernel.activate_panels(panels, &a, &b, koff, ahead, tile, false, dest, ldy, &map, 0, &epilogue, activation);
+        let (prefetch, tile) = (Prefetch::NONE, &mut tile);
+        kernel.activate_panels(panels, &a, &b, koff, prefetch, tile, false, dest, ldy, &map, 0, &epilogue, activation);
         y
     };
     let got = run(Some(activation), (T::ZERO, T::ZERO));
@@ -551,8 +551,8 @@ fn panels_that_do_not_fit_are_refused() {
             (RowOffsets::packed(2, nr), StoreMap::contiguous(nr, kernel.lanes()), vec![0.0; mr * nr]);
         let (koff, mut y) = (koff.rows(0..2), Dest::from_slice(&mut y));
         let call = std::panic::AssertUnwindSafe(|| {
-            let (ahead, tile, y) = (Ahead::NONE, &mut tile, &mut y);
-            kernel.activate_panels(panels, &a, &b, koff, ahead, tile, false, y, nr, &map, 0, &epilogue, None);
+            let (prefetch, tile, y) = (Prefetch::NONE, &mut tile, &mut y);
+            kernel.activate_panels(panels, &a, &b, koff, prefetch, tile, false, y, nr, &map, 0, &epilogue, None);
         });
         let panic = std::panic::catch_unwind(call).err();
         panic.map(|panic| *panic.downcast_ref::<&str>().expect("a message without values"))
@@ -586,8 +586,8 @@ fn nan_passes_the_clamp() {
                 let epilogue = Epilogue { bias: &bias, residual: residual.as_deref().into(), lo: 0.0, hi: 6.0 };
                 let (rows, map) = (RowOffsets::packed(1, nr), StoreMap::contiguous(nr, kernel.lanes()));
                 let mut dest = Dest::from_slice(&mut y);
-                let (koff, ahead, tile) = (rows.rows(0..1), Ahead::NONE, &mut vec![0.0; mr * nr]);
-                kernel.activate_panels(1, &a, &b, koff, ahead, tile, false, &mut dest, nr, &map, 0, &epilogue, None);
+                let (koff, prefetch, tile) = (rows.rows(0..1), Prefetch::NONE, &mut vec![0.0; mr * nr]);
+                kernel.activate_panels(1, &a, &b, koff, prefetch, tile, false, &mut dest, nr, &map, 0, &epilogue, None);
                 assert!(y.iter().all(|y| y.is_nan()), "{kernel:?}");
             }
         }
@@ -600,8 +600,9 @@ fn short_slices_are_refused() {
     let (mr, nr) = (kernel.mr(), kernel.nr());
     let rows = RowOffsets::packed(3, nr);
     let refused = |a: usize, b: usize, tile: usize| {
-        let call =
-            || kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), Ahead::NONE, &mut vec![0.0; tile], false);
+        let call = || {
+            kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), Prefetch::NONE, &mut vec![0.0; tile], false)
+        };
         std::panic::catch_unwind(call).is_err()
     };
     assert!(!refused(3 * mr, 3 * nr, mr * nr));

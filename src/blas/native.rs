@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Ahead, Dest, RowOffsets, StoreMap};
+use convoke_kernels::{Dest, Prefetch, RowOffsets, StoreMap};
 
 use super::blocks::Product;
 use crate::element::Compute;
@@ -64,13 +64,14 @@ impl<A: Compute> Native<A> {
         self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, run, vector| {
             // If K is empty, B may be, too.
             let b = b.get(vector * lanes..).unwrap_or(&[]);
-            let (koff, ahead, map) = (self.koff.rows(0..k), Ahead::NONE, &self.map);
+            let (koff, prefetch, map) = (self.koff.rows(0..k), Prefetch::NONE, &self.map);
             if !accumulate {
                 let rows = self.tiles.panels.rows(&run);
                 let (a, mut y) = (&packed[rows.start * k..rows.end * k], Dest::from_slice(&mut c[rows.start * ld..]));
                 let panels = run.len();
-                return kernel
-                    .activate_panels(panels, a, b, koff, ahead, tile, false, &mut y, ld, map, vector, &epilogue, None);
+                return kernel.activate_panels(
+                    panels, a, b, koff, prefetch, tile, false, &mut y, ld, map, vector, &epilogue, None,
+                );
             }
             for panel in run {
                 let row = self.tiles.panels.start(panel);
@@ -81,7 +82,7 @@ impl<A: Compute> Native<A> {
                     tile.copy_from_slice(&sums[..kernel.nr()]);
                 }
                 let mut y = Dest::from_slice(c);
-                kernel.activate_panels(1, a, b, koff, ahead, tile, true, &mut y, ld, map, vector, &epilogue, None);
+                kernel.activate_panels(1, a, b, koff, prefetch, tile, true, &mut y, ld, map, vector, &epilogue, None);
             }
         });
     }

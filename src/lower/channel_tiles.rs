@@ -3,39 +3,39 @@
 use core::ops::Range;
 
 use convoke_kernels::catalogue::{channel_kernels, channel_widths, two_row_kernels};
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real};
+use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real};
 
 use crate::machine::Machine;
 
-/// What the calls for a panel of weights fetch: the next panel, while this one is multiplied.
+/// What the calls for a panel of weights prefetch: the next panel, while this one is multiplied.
 ///
 /// A single call of few pixels may take less time than its own weights take from the L3 cache. It
 /// reads them as fast as the cache gives them, and whatever else is asked for gets in the way.
-/// Such a call fetches nothing, or its own panel where the next panel follows it in memory.
-pub(crate) struct Fetch<'w, T> {
+/// Such a call prefetches nothing, or its own panel where the next panel follows it in memory.
+pub(crate) struct PanelPrefetch<'w, T> {
     left: &'w [T],
-    mode: FetchMode,
+    mode: PrefetchMode,
 }
 
 #[derive(Clone, Copy)]
-enum FetchMode {
+enum PrefetchMode {
     Nothing,
-    /// The call's own panel, some way ahead: [`Ahead::STREAM`].
+    /// The call's own panel, some way ahead: [`Prefetch::STREAM`].
     Stream,
     /// A line of the next panel with each step of k.
     Lines,
-    /// Two lines of the next panel with each step of k, where one call has to fetch it all.
+    /// Two lines of the next panel with each step of k, where one call has to prefetch it all.
     Pairs,
 }
 
-impl<'w, T: Real> Fetch<'w, T> {
-    /// Fetches `weights` during `calls` calls of kernels, the first of which is `kernel`.
+impl<'w, T: Real> PanelPrefetch<'w, T> {
+    /// Prefetches `weights` during `calls` calls of kernels, the first of which is `kernel`.
     pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let row = kernel.nr() * size_of::<T>();
         let mode = match calls {
-            1 if rate.bytes_in_step(kernel) < row => FetchMode::Nothing,
-            1 if row > Ahead::LINE => FetchMode::Pairs,
-            _ => FetchMode::Lines,
+            1 if rate.bytes_in_step(kernel) < row => PrefetchMode::Nothing,
+            1 if row > Prefetch::LINE => PrefetchMode::Pairs,
+            _ => PrefetchMode::Lines,
         };
         Self { left: weights, mode }
     }
@@ -43,26 +43,26 @@ impl<'w, T: Real> Fetch<'w, T> {
     /// As [`new`](Self::new), where `weights` follow those of the calls in memory.
     pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let is_read_bound = rate.bytes_in_step(kernel) <= kernel.nr() * size_of::<T>();
-        if calls == 1 && is_read_bound && kernel.mr() <= Ahead::STREAM_PIXELS {
-            return Self { left: weights, mode: FetchMode::Stream };
+        if calls == 1 && is_read_bound && kernel.mr() <= Prefetch::STREAM_PIXELS {
+            return Self { left: weights, mode: PrefetchMode::Stream };
         }
         Self::new(weights, calls, kernel, rate)
     }
 
-    /// What the next call fetches, in `steps` steps of k.
-    pub(crate) fn during(&mut self, steps: usize) -> Ahead {
-        let (ahead, lines) = match self.mode {
-            FetchMode::Nothing => return Ahead::NONE,
-            FetchMode::Stream => return Ahead::STREAM,
-            FetchMode::Lines => (Ahead::lines(self.left), 1),
-            FetchMode::Pairs => (Ahead::pairs(self.left), 2),
+    /// What the next call prefetches, in `steps` steps of k.
+    pub(crate) fn during(&mut self, steps: usize) -> Prefetch {
+        let (prefetch, lines) = match self.mode {
+            PrefetchMode::Nothing => return Prefetch::NONE,
+            PrefetchMode::Stream => return Prefetch::STREAM,
+            PrefetchMode::Lines => (Prefetch::lines(self.left), 1),
+            PrefetchMode::Pairs => (Prefetch::pairs(self.left), 2),
         };
-        self.left = self.left.get(steps * lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
-        ahead
+        self.left = self.left.get(steps * lines * Prefetch::LINE / size_of::<T>()..).unwrap_or(&[]);
+        prefetch
     }
 }
 
-/// How fast weights are fetched beside multiply-adds.
+/// How fast weights are prefetched beside multiply-adds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate {
     fmas_per_cycle: f64,
@@ -75,7 +75,7 @@ impl Rate {
         Self { fmas_per_cycle: machine.fmas_per_cycle, bytes_per_cycle }
     }
 
-    /// Bytes that are fetched in the time of one step of k.
+    /// Bytes that are prefetched in the time of one step of k.
     fn bytes_in_step<T: Real>(self, kernel: &ChannelKernel<T>) -> usize {
         (kernel.fmas() as f64 / self.fmas_per_cycle) as usize * self.bytes_per_cycle
     }
@@ -183,7 +183,7 @@ impl<T: Real> ChannelTiles<T> {
         (channels / self.nr()) as f64 * of_panel(self.nr()) + if last == 0 { 0.0 } else { of_panel(last) }
     }
 
-    /// How fast the calls fetch weights.
+    /// How fast the calls prefetch weights.
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::{spatial_kernels, spatial_widths};
-use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
+use convoke_kernels::{Isa, Prefetch, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
 use super::sink::{Sink, TilePlace, WholeStore};
 use crate::element::Element;
@@ -243,7 +243,7 @@ pub(crate) fn products_work<E: Element>(
     let lanes = lanes::<E::Acc>(request.isa());
     // The last register of a row may be nearly empty.
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
-    // Nothing fetches weights ahead of these products.
+    // Nothing prefetches weights for these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = geometry.batch as f64 * positions.div_ceil(columns) as f64;
     machine.work(fmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
@@ -277,8 +277,8 @@ pub(crate) struct Columns<'a, A> {
     pub(crate) b: &'a [A],
     pub(crate) koff: RowOffsetsRef<'a>,
     /// The rows of the columns that come next, where these are not in the L2 cache. Each panel of
-    /// A fetches one of their lines.
-    pub(crate) ahead: Ahead,
+    /// A prefetches one of their lines.
+    pub(crate) prefetch: Prefetch,
     /// Where vectors go in Y.
     pub(crate) map: &'a StoreMap,
     /// The vectors of the map that are computed.
@@ -297,7 +297,7 @@ struct Operands<'a, A> {
     b: &'a [A],
     /// The number of that vector in the map.
     vector: usize,
-    ahead: Ahead,
+    prefetch: Prefetch,
 }
 
 impl<A: Real> Operands<'_, A> {
@@ -310,17 +310,18 @@ impl<A: Real> Operands<'_, A> {
         tile: &mut [A],
         sink: &Sink<'_, '_, T>,
     ) {
-        let Self { rows, columns, b, vector, ahead } = *self;
+        let Self { rows, columns, b, vector, prefetch } = *self;
         let accumulate = !rows.is_first;
         if !rows.is_last {
-            return kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
+            return kernel.partial(a, b, columns.koff, prefetch, tile, accumulate);
         }
         let of = row..row + kernel.mr();
         if let Some((mut y, epilogue, activation)) = self.direct(kernel, of.clone(), sink) {
             let (koff, y, ldy, map) = (columns.koff, &mut y, columns.ldy, columns.map);
-            kernel.activate_panels(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, vector, &epilogue, activation);
+            kernel
+                .activate_panels(1, a, b, koff, prefetch, tile, accumulate, y, ldy, map, vector, &epilogue, activation);
         } else {
-            kernel.finish_tile(a, b, columns.koff, ahead, tile, accumulate, &sink.staging(&rows.bias[of]));
+            kernel.finish_tile(a, b, columns.koff, prefetch, tile, accumulate, &sink.staging(&rows.bias[of]));
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
             let Columns { at, ldy, map, .. } = *columns;
             let place = TilePlace { at: at + row * ldy, ldy, map, first: vector, lanes: kernel.lanes() };
@@ -338,11 +339,11 @@ impl<A: Real> Operands<'_, A> {
         tile: &mut [A],
         sink: &Sink<'_, '_, T>,
     ) -> bool {
-        let Self { rows, columns, b, vector, ahead } = *self;
+        let Self { rows, columns, b, vector, prefetch } = *self;
         let Some((mut y, epilogue, activation)) = self.direct(kernel, of.clone(), sink) else { return false };
         let (panels, a) = (of.len() / kernel.mr(), &rows.a[of.start * rows.k_total..of.end * rows.k_total]);
         let (koff, y, ldy, map) = (columns.koff, &mut y, columns.ldy, columns.map);
-        kernel.activate_panels(panels, a, b, koff, ahead, tile, false, y, ldy, map, vector, &epilogue, activation);
+        kernel.activate_panels(panels, a, b, koff, prefetch, tile, false, y, ldy, map, vector, &epilogue, activation);
         true
     }
 
@@ -405,8 +406,8 @@ impl<T: Real> SpatialTiles<T> {
         let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
         let exceeds = |bytes: usize| panel_bytes * rows.panels.len() > bytes;
         let (is_large, is_far) = (exceeds(self.large_bytes), exceeds(self.far_bytes));
-        // Each panel fetches another line of the columns that come next.
-        let (mut line, mut turns) = (0, 0);
+        // Each panel prefetches another line of the columns that come next.
+        let (mut line, mut panels_before) = (0, 0);
         for first in rows.panels.clone().step_by(count) {
             let group = first..(first + count).min(rows.panels.end);
             self.for_each(group.clone(), vectors, |kernel, run, vector| {
@@ -414,15 +415,16 @@ impl<T: Real> SpatialTiles<T> {
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let (height, at) = (kernel.mr(), columns.range.start + vector);
                 let of = self.panels.start(run.start)..self.panels.start(run.end);
-                let operands = |ahead| Operands { rows, columns, b, vector: at, ahead };
+                let operands = |prefetch| Operands { rows, columns, b, vector: at, prefetch };
                 // With the first columns of a block, panels may come from far away: other layers
-                // may have been there since the last run. Then the next panel of A is fetched instead
+                // may have been there since the last run. Then the next panel of A is prefetched instead
                 // of columns.
-                let fetches_a = is_far || (is_large && at == 0);
+                let prefetches_a = is_far || (is_large && at == 0);
                 // Several panels follow one another in memory with all their steps.
-                let is_one_call = !blocked && !fetches_a && rows.k.len() == rows.k_total;
-                if is_one_call && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
-                    turns += run.len();
+                let is_one_call = !blocked && !prefetches_a && rows.k.len() == rows.k_total;
+                if is_one_call && operands(columns.prefetch.after_panels(panels_before)).panels(kernel, of, tiles, sink)
+                {
+                    panels_before += run.len();
                     return;
                 }
                 for panel in run {
@@ -431,15 +433,15 @@ impl<T: Real> SpatialTiles<T> {
                     let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
                     let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                     let tile = &mut tiles[kept..kept + height * kernel.nr()];
-                    let ahead = if fetches_a {
+                    let prefetch = if prefetches_a {
                         let next = if panel + 1 < group.end { panel + 1 } else { group.start };
                         let next = self.panels.start(next) * rows.k_total + rows.k.start * self.panels.height(next);
-                        Ahead::lines(&rows.a[next..])
+                        Prefetch::lines(&rows.a[next..])
                     } else {
-                        line = if (line + 2) * Ahead::LINE > kernel.nr() * size_of::<T>() { 0 } else { line + 1 };
-                        columns.ahead.line(line)
+                        line = if (line + 2) * Prefetch::LINE > kernel.nr() * size_of::<T>() { 0 } else { line + 1 };
+                        columns.prefetch.line(line)
                     };
-                    operands(ahead).tile(kernel, (row, a), tile, sink);
+                    operands(prefetch).tile(kernel, (row, a), tile, sink);
                 }
             });
         }

@@ -260,9 +260,9 @@ const MOST_COLUMNS: usize = 8192;
 /// smaller planes would cost too much.
 const LEAST_COLUMNS: usize = 192;
 
-/// Channels of a block from which on the rows of the next channel are fetched ahead. The CPU's
+/// Channels of a block from which on the rows of the next channel are prefetched. The CPU's
 /// prefetchers follow fewer channels by themselves.
-pub(crate) const FETCHED_CHANNELS: usize = 8;
+pub(crate) const PREFETCHED_CHANNELS: usize = 8;
 /// The bytes of the L2 cache that a slab, its sums and a block of A take.
 pub(crate) fn slab_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
@@ -544,7 +544,7 @@ impl PaddedPlanes {
             stride: self.axes[last].stride,
             phases: &[],
             len: 0,
-            ahead: if planes < FETCHED_CHANNELS { 0 } else { src_pitch },
+            prefetch_distance: if planes < PREFETCHED_CHANNELS { 0 } else { src_pitch },
         }
     }
 
@@ -652,7 +652,7 @@ fn deinterleave_converted<T: Element>(
                 width: seen.len(),
                 first: first - seen.start as isize,
                 len,
-                ahead: 0,
+                prefetch_distance: 0,
                 ..*copy
             };
             kernel.deinterleave(&converted, &here, &mut planes[plane * copy.dst_pitch..]);
@@ -734,7 +734,7 @@ mod tests {
                         stride,
                         phases: &phases[..stride.min(2)],
                         len,
-                        ahead: 0,
+                        prefetch_distance: 0,
                     };
                     let mut got = alloc::vec![0.5_f32; planes * copy.dst_pitch];
                     let mut want = got.clone();

@@ -103,7 +103,7 @@ impl Machine {
     }
 
     /// Bytes of Y up to which a run finds its lines in the caches, and its reader too. A larger Y
-    /// is fetched ahead, or written past the caches. The size is absolute, because it was not
+    /// is prefetched, or written past the caches. The size is absolute, because it was not
     /// measured with other caches.
     pub(crate) fn near_y_bytes(&self) -> usize {
         4 << 20

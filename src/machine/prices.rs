@@ -69,7 +69,7 @@ pub(crate) struct Prices {
     pub(crate) added_tiles: f64,
     /// Factor on arithmetic in tiles whose panel of B does not stay in the L1 cache.
     pub(crate) far_panel: f64,
-    /// Bytes a cycle at which a panel of weights is fetched ahead of its use. It is the rate of a
+    /// Bytes a cycle at which a panel of weights is prefetched. It is the rate of a
     /// Zen 5 core's L3 cache. It is a price and not a rate of the machine, because it was not
     /// measured on others.
     pub(crate) panel_bytes_per_cycle: usize,
@@ -110,11 +110,11 @@ pub(crate) struct Prices {
     /// Share of a task's time that threads wait for the last of them.
     pub(crate) idle_share: f64,
 
-    /// Factor on reading filters that are fetched ahead, a line or two with each step of K,
+    /// Factor on reading filters that are prefetched, a line or two with each step of K,
     /// relative to a plain stream.
-    pub(crate) fetch_ahead: f64,
-    /// Share of the shorter of two things done at the same time, such as arithmetic and fetching
-    /// ahead, that the longer does not hide.
+    pub(crate) prefetched_filters: f64,
+    /// Share of the shorter of two things done at the same time, such as arithmetic and prefetching,
+    /// that the longer does not hide.
     pub(crate) not_hidden: f64,
     /// Share of the L2 cache in which data stay while other data stream through. Nothing stays of
     /// data that take twice that.
@@ -175,7 +175,7 @@ const AVX512: Prices = Prices {
     transform_call_cycles: 100.0,
     deinterleave_cycles: 0.5,
     idle_share: 0.1,
-    fetch_ahead: 1.5,
+    prefetched_filters: 1.5,
     not_hidden: 0.17,
     l2_share: 0.55,
     l3_share: 0.75,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use convoke::{DType, Isa};
 use convoke_kernels::{
-    Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
-    FlatInput, FlatTaps, GroupedKernel, Real, Residual, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
+    ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
+    FlatInput, FlatTaps, GroupedKernel, Prefetch, Real, Residual, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
 };
 
 use crate::data::Random;
@@ -114,13 +114,13 @@ impl<T: Real> GemmOperands<T> {
     /// Calls the kernel that the operands are for.
     pub fn call_spatial(&mut self, kernel: &SpatialKernel<T>) {
         let offsets = self.offsets.rows(0..self.offsets.len());
-        kernel.partial(&self.panel, &self.rows, offsets, Ahead::NONE, &mut self.tile, false);
+        kernel.partial(&self.panel, &self.rows, offsets, Prefetch::NONE, &mut self.tile, false);
     }
 
     /// Calls the kernel that the operands are for.
     pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
         let offsets = self.offsets.rows(0..self.offsets.len()).with_pitch(kernel.mr() / kernel.rows());
-        kernel.partial(&self.rows, offsets, &self.panel, Ahead::NONE, &mut self.tile, false);
+        kernel.partial(&self.rows, offsets, &self.panel, Prefetch::NONE, &mut self.tile, false);
     }
 }
 
@@ -248,7 +248,7 @@ impl<T: Real> Grouped<T> {
     pub fn call(&mut self, kernel: &GroupedKernel<T>) {
         let Self { taps, w, x, y, bias, .. } = self;
         let ldy = taps.outputs();
-        let input = FlatInput { taps, w, x, ahead: Ahead::NONE, first: 0, vectors: Self::TILES * kernel.nrv() };
+        let input = FlatInput { taps, w, x, prefetch: Prefetch::NONE, first: 0, vectors: Self::TILES * kernel.nrv() };
         let epilogue = Epilogue { bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run(&input, &mut Dest::from_slice(y), ldy, &epilogue);
     }

@@ -5,7 +5,7 @@ use arbitrary::{Result, Unstructured};
 use convoke_kernels::interleave::{OutputRun, PhaseCopy, Deinterleave, SourceRow, PhaseRows, Sum};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
-    Ahead, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
+    Prefetch, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
     FlatTaps, Isa, Real, Residual, RowCopy, RowOffsets, Slots, TapTable, UpsampleInput, UpsampleOutput,
     depthwise_kernels, grouped_kernels, upsample_kernels, interleave_kernels, winograd_kernels,
 };
@@ -77,7 +77,7 @@ pub(super) fn grouped<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()>
     let from = first.saturating_mul(kernel.lanes());
     let len = taps.outputs().saturating_sub(from).min(vectors.saturating_mul(kernel.lanes()));
     let ldy = len.saturating_add(size(u, 3)?);
-    let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::NONE, first, vectors };
+    let input = FlatInput { taps: &taps, w: &w, x: &x, prefetch: Prefetch::NONE, first, vectors };
     stored(
         u,
         (kernel.mr(), end(kernel.mr(), ldy, len)),
@@ -136,8 +136,8 @@ pub(super) fn interleave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<
                 |at| is_in_a_run(at % ldy),
                 |y, epilogue| {
                     kernel.run(&phase_rows, &runs, epilogue, y, ldy);
-                    // To fetch a run that is far too long would take years; it was refused.
-                    kernel.fetch(&runs, rows, y, ldy);
+                    // To prefetch a run that is far too long would take years; it was refused.
+                    kernel.prefetch(&runs, rows, y, ldy);
                 },
             )
         }
@@ -167,9 +167,9 @@ pub(super) fn interleave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<
                 .collect::<Result<Vec<_>>>()?;
             let (src_pitch, dst_pitch) = (size(u, 200)?, size(u, 400)?);
             let (src, mut dst) = (near::<T>(u, end(planes, src_pitch, 200))?, near(u, end(planes, dst_pitch, 340))?);
-            let (first, ahead) = (position(u)?, size(u, 99)?);
+            let (first, prefetch_distance) = (position(u)?, size(u, 99)?);
             let copy =
-                Deinterleave { planes, src_pitch, dst_pitch, rows: &rows, width, first, stride, phases: &phases, len, ahead };
+                Deinterleave { planes, src_pitch, dst_pitch, rows: &rows, width, first, stride, phases: &phases, len, prefetch_distance };
             kernel.deinterleave(&src, &copy, &mut dst);
             Ok(())
         }

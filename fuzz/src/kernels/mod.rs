@@ -12,7 +12,7 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
+    Prefetch, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
     activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
 };
 
@@ -135,10 +135,10 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         if u.arbitrary()? {
             let bias = near(u, mr)?;
             if u.arbitrary()? {
-                kernel.partial(&a, &b, koff, Ahead::lines(&b), &mut tile, accumulate);
+                kernel.partial(&a, &b, koff, Prefetch::lines(&b), &mut tile, accumulate);
             } else {
                 let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo, hi };
-                kernel.finish_tile(&a, &b, koff, Ahead::lines(&b), &mut tile, accumulate, &epilogue);
+                kernel.finish_tile(&a, &b, koff, Prefetch::lines(&b), &mut tile, accumulate, &epilogue);
             }
             return Ok(());
         }
@@ -155,8 +155,8 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         let mut dest = Dest::from_slice(&mut y);
         match u.int_in_range(0..=1)? {
             0 => {
-                let (ahead, tile, y) = (Ahead::rows(&b, ldy), &mut tile, &mut dest);
-                kernel.activate_panels(panels, &a, &b, koff, ahead, tile, accumulate, y, ldy, &map, 0, &epilogue, None);
+                let (prefetch, tile, y) = (Prefetch::rows(&b, ldy), &mut tile, &mut dest);
+                kernel.activate_panels(panels, &a, &b, koff, prefetch, tile, accumulate, y, ldy, &map, 0, &epilogue, None);
             }
             _ => {
                 let places: Vec<_> = (0..kernel.nrv()).map(|_| u.int_in_range(0..=60)).collect::<Result<_>>()?;
@@ -164,7 +164,7 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
                     &a,
                     &b,
                     koff,
-                    Ahead::NONE,
+                    Prefetch::NONE,
                     &mut tile,
                     accumulate,
                     &mut dest,
@@ -184,7 +184,7 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     let (x, w) = (near(u, 200 + pitch + mr)?, near(u, depth * nr * panels.max(1))?);
     let mut tile = near(u, mr * nr * panels.max(1))?;
     match u.int_in_range(0..=2)? {
-        0 => kernel.partial(&x, koff, &w, Ahead::lines(&x), &mut tile, accumulate),
+        0 => kernel.partial(&x, koff, &w, Prefetch::lines(&x), &mut tile, accumulate),
         1 => kernel.panels(panels, &x, koff, &w, &mut tile, accumulate),
         _ => {
             let (channels, ldy) = (u.int_in_range(0..=nr + 1)?, u.int_in_range(0..=40)?);
@@ -192,7 +192,7 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
             let (bias, residual, mut y) = (near(u, channels)?, near(u, len)?, near(u, len)?);
             let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
             let (epilogue, mut y) = (Epilogue { bias: &bias, residual, lo, hi }, Dest::from_slice(&mut y));
-            kernel.finish(&x, koff, &w, Ahead::NONE, &mut tile, accumulate, &mut y, ldy, channels, &epilogue);
+            kernel.finish(&x, koff, &w, Prefetch::NONE, &mut tile, accumulate, &mut y, ldy, channels, &epilogue);
         }
     }
     Ok(())

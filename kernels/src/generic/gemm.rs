@@ -21,7 +21,7 @@ use super::VectorEpilogue;
 use crate::Real;
 use crate::activation::{ActivateArgs, ActivationKernel};
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, EpilogueArgs, Places, SpatialArgs, TileStore};
+use crate::ukernel::{ChannelArgs, ChannelStore, Column, EpilogueArgs, Places, Prefetch, SpatialArgs, TileStore};
 
 /// The tiles of panels: `MR` rows of packed A times `NRV` vectors of B's rows.
 ///
@@ -29,15 +29,16 @@ use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, EpilogueArgs, Pla
 /// CPU: the ISA of `V`. Memory: as [`SpatialArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &SpatialArgs<V::Elem>) {
-    // Cache lines of a row of B. Panels take turns to prefetch them from the rows to come.
-    let lines = const { if NRV * size_of::<V>() > Ahead::LINE { NRV * size_of::<V>() / Ahead::LINE } else { 1 } };
+    // Cache lines of a row of B. Each panel prefetches another one from the rows to come.
+    let lines = const { if NRV * size_of::<V>() > Prefetch::LINE { NRV * size_of::<V>() / Prefetch::LINE } else { 1 } };
     // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc *
     // MR elements, each b + koff[k] holds NR, the tile holds MR * NR, and the store's contract
     // covers the rest.
     unsafe {
         let mut a = args.a;
         for panel in 0..args.panels {
-            let mut ahead = args.ahead.wrapping_add(args.turns.wrapping_add(panel) % lines * Ahead::LINE);
+            let mut prefetch =
+                args.prefetch.wrapping_add(args.panels_before.wrapping_add(panel) % lines * Prefetch::LINE);
             // Sums that this block of K finishes begin with the bias, which saves adding it. Two rows
             // that are a pair share theirs: it is added to the pair.
             let zeros = [V::Elem::ZERO; MR];
@@ -51,7 +52,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             }
             let mut k = 0;
             // What the tile is added to, and where it goes, may be far away. Each of the first
-            // steps fetches a row of it.
+            // steps prefetches a row of it.
             if const { V::SPARE_POINTERS && NRV > 1 }
                 && let Some(store) = &args.store
                 && let Places::Consecutive(offset) = store.places
@@ -63,19 +64,19 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 let residual = rows.epilogue.residual;
                 let residual = if residual.is_null() { 0 } else { residual.addr().wrapping_sub(rows.y.addr()) };
                 while k < args.kc.min(MR) {
-                    fetch_row::<V, NRV>(row);
-                    fetch_row::<V, NRV>(row.wrapping_byte_add(residual));
+                    prefetch_row::<V, NRV>(row);
+                    prefetch_row::<V, NRV>(row.wrapping_byte_add(residual));
                     row = row.wrapping_add(rows.ldy);
-                    V::prefetch(ahead.cast());
-                    ahead = ahead.wrapping_add(args.ahead_step);
+                    V::prefetch(prefetch.cast());
+                    prefetch = prefetch.wrapping_add(args.prefetch_step);
                     step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                     a = a.add(MR);
                     k += 1;
                 }
             }
             while k < args.kc {
-                V::prefetch(ahead.cast());
-                ahead = ahead.wrapping_add(args.ahead_step);
+                V::prefetch(prefetch.cast());
+                prefetch = prefetch.wrapping_add(args.prefetch_step);
                 step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                 a = a.add(MR);
                 k += 1;
@@ -115,10 +116,10 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
 
 /// Prefetches a row of a tile at `row`.
 #[inline(always)]
-fn fetch_row<V: Simd, const NRV: usize>(row: *const V::Elem) {
+fn prefetch_row<V: Simd, const NRV: usize>(row: *const V::Elem) {
     let bytes = NRV * size_of::<V>();
-    for line in 0..bytes / Ahead::LINE {
-        V::prefetch(row.wrapping_byte_add(line * Ahead::LINE));
+    for line in 0..bytes / Prefetch::LINE {
+        V::prefetch(row.wrapping_byte_add(line * Prefetch::LINE));
     }
     // Where the row is not aligned, it ends in another line.
     V::prefetch(row.wrapping_byte_add(bytes - 1));
@@ -168,10 +169,10 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
         // Each way of prefetching has a loop of its own, because a second line costs an
         // instruction with every step. Tiles of few pixels do not use pairs of lines, and tiles
         // of many pixels do not stream.
-        let is_pairs = const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE;
-        if const { ROWS * PIXELS <= Ahead::STREAM_PIXELS } && args.is_stream {
+        let is_pairs = const { NRV * size_of::<V>() > Prefetch::LINE } && args.prefetch_step == 2 * Prefetch::LINE;
+        if const { ROWS * PIXELS <= Prefetch::STREAM_PIXELS } && args.is_stream {
             channel_sums::<V, ROWS, PIXELS, NRV, STREAM>(&mut acc, args);
-        } else if const { ROWS * PIXELS >= Ahead::STREAM_PIXELS } && is_pairs {
+        } else if const { ROWS * PIXELS >= Prefetch::STREAM_PIXELS } && is_pairs {
             channel_sums::<V, ROWS, PIXELS, NRV, 2>(&mut acc, args);
         } else {
             channel_sums::<V, ROWS, PIXELS, NRV, 1>(&mut acc, args);
@@ -198,8 +199,8 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
 const STREAMS: usize = 2;
 
 /// Bytes that each of these panels prefetches ahead. All of them together prefetch as far ahead
-/// as [`Ahead::STREAM`].
-const STREAM_BYTES: usize = Ahead::STREAM_BYTES / STREAMS;
+/// as [`Prefetch::STREAM`].
+const STREAM_BYTES: usize = Prefetch::STREAM_BYTES / STREAMS;
 
 /// One pixel times several panels of packed weights. The panels are divided into as many runs as
 /// streams are read side by side, and each run is read from its beginning to its end. If the
@@ -244,8 +245,8 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
             let x = args.x.add(*args.koff.add(k) as usize);
             for n in 0..N {
                 let w = w.add(n * apart * args.kc * nr);
-                for line in 0..(NRV * size_of::<V>()).div_ceil(Ahead::LINE) {
-                    V::prefetch_near(w.wrapping_byte_add(STREAM_BYTES + line * Ahead::LINE));
+                for line in 0..(NRV * size_of::<V>()).div_ceil(Prefetch::LINE) {
+                    V::prefetch_near(w.wrapping_byte_add(STREAM_BYTES + line * Prefetch::LINE));
                 }
                 step::<V, 1, NRV>(&mut acc[n], x, Side(w));
             }
@@ -274,19 +275,19 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
     acc: &mut [[[V; NRV]; PIXELS]; ROWS],
     args: &ChannelArgs<V::Elem>,
 ) {
-    let (mut w, mut ahead) = (args.w, args.ahead);
+    let (mut w, mut prefetch) = (args.w, args.prefetch);
     for k in 0..args.kc {
         // SAFETY: the caller's promise. The offsets end at kc, and so do the panel's rows.
         unsafe {
             for line in 0..LINES {
-                V::prefetch(ahead.wrapping_add(line * Ahead::LINE).cast());
+                V::prefetch(prefetch.wrapping_add(line * Prefetch::LINE).cast());
             }
             if LINES == STREAM {
-                for line in 0..(NRV * size_of::<V>()).div_ceil(Ahead::LINE) {
-                    V::prefetch_near(w.wrapping_byte_add(Ahead::STREAM_BYTES + line * Ahead::LINE));
+                for line in 0..(NRV * size_of::<V>()).div_ceil(Prefetch::LINE) {
+                    V::prefetch_near(w.wrapping_byte_add(Prefetch::STREAM_BYTES + line * Prefetch::LINE));
                 }
             } else {
-                ahead = ahead.wrapping_add(args.ahead_step);
+                prefetch = prefetch.wrapping_add(args.prefetch_step);
             }
             let x = args.x.add(*args.koff.add(k) as usize);
             let mut b = [V::splat(V::Elem::ZERO); NRV];

@@ -51,20 +51,20 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
     // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
     // the plane.
     unsafe {
-        let (table, mut ahead) = (FlatView::new(args.taps), args.ahead);
+        let (table, mut prefetch) = (FlatView::new(args.taps), args.prefetch);
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
             let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
             // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
             // register to register between them.
             if is_inside {
-                let acc = sum::<V, MR, NRV, false>(args, &table, vector, is_inside, ahead);
+                let acc = sum::<V, MR, NRV, false>(args, &table, vector, is_inside, prefetch);
                 finish::<V, MR, NRV>(args, &acc, done);
             } else {
-                let acc = sum::<V, MR, NRV, true>(args, &table, vector, is_inside, ahead);
+                let acc = sum::<V, MR, NRV, true>(args, &table, vector, is_inside, prefetch);
                 finish::<V, MR, NRV>(args, &acc, done);
             }
-            ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.taps.steps()));
+            prefetch = prefetch.wrapping_add(args.prefetch_step.wrapping_mul(args.taps.steps()));
         }
     }
 }
@@ -83,13 +83,13 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     table: &FlatView,
     vector: usize,
     is_inside: bool,
-    ahead: *const u8,
+    prefetch: *const u8,
 ) -> [[V; NRV]; MR] {
     // SAFETY: the caller's promise of memory and ISA. border_masks has masks for all vectors
     // before head and from tail on, and for NRV neighbours of each, which a tile at the border
     // may contain.
     unsafe {
-        let mut ahead = ahead;
+        let mut prefetch = prefetch;
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         for i in 0..MR {
             acc[i] = [V::splat(*args.epilogue.bias.add(i)); NRV];
@@ -112,8 +112,8 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
             let zeros = if is_inside { masks } else { border };
             let end = taps.add(table.column_len);
             while taps < end {
-                V::prefetch(ahead.cast());
-                ahead = ahead.wrapping_add(args.ahead_step);
+                V::prefetch(prefetch.cast());
+                prefetch = prefetch.wrapping_add(args.prefetch_step);
                 let x = x.wrapping_offset((*taps).offset as isize);
                 if ZEROS {
                     step::<V, MR, NRV>(&mut acc, w, MaskedVectors(x, zeros.add(((*taps).masks & own) as usize)));

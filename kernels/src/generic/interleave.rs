@@ -206,7 +206,7 @@ impl<const P: usize> VectorRun<'_, P> {
     /// whole vectors lie in it. Each row of `dst` is writable for as many vectors at each slot.
     #[inline(always)]
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
-        let ahead = self.copy.ahead;
+        let prefetch_distance = self.copy.prefetch_distance;
         for row in self.copy.rows {
             let src = row.src.map(|begin| src.wrapping_add(begin).wrapping_offset(self.position));
             for at in 0..self.whole {
@@ -216,7 +216,7 @@ impl<const P: usize> VectorRun<'_, P> {
                     if let Some(src) = src {
                         for s in 0..STRIDE {
                             let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
-                            V::prefetch(src.wrapping_add(ahead));
+                            V::prefetch(src.wrapping_add(prefetch_distance));
                             v[s] = V::load(src);
                         }
                         v = V::deinterleave(v);
@@ -238,7 +238,7 @@ impl<const P: usize> VectorRun<'_, P> {
     /// of `dst` is writable for `n` elements at each slot.
     #[inline(always)]
     unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
-        let ahead = self.copy.ahead;
+        let prefetch_distance = self.copy.prefetch_distance;
         let mut masks = [0; STRIDE];
         for s in 0..STRIDE {
             masks[s] = mask_in_row(V::LANES, self.position + (s * V::LANES) as isize, self.copy.width);
@@ -251,7 +251,7 @@ impl<const P: usize> VectorRun<'_, P> {
                     let src = src.wrapping_add(begin).wrapping_offset(self.position);
                     for s in 0..STRIDE {
                         let src = src.wrapping_add(s * V::LANES);
-                        V::prefetch(src.wrapping_add(ahead));
+                        V::prefetch(src.wrapping_add(prefetch_distance));
                         v[s] = V::load_mask(src, masks[s]);
                     }
                     v = V::deinterleave(v);

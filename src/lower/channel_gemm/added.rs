@@ -21,7 +21,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Isa, Real, RowOffsets, stream};
+use convoke_kernels::{Isa, Prefetch, Real, RowOffsets, stream};
 
 use super::last_steps::LastSteps;
 use super::weights::ChannelWeights;
@@ -29,7 +29,7 @@ use crate::blas::Blocks;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::lower::channel_tiles::{ChannelTiles, Fetch};
+use crate::lower::channel_tiles::{ChannelTiles, PanelPrefetch};
 use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes::for_each_position;
 use crate::lower::shares::{GemmSplit, Part};
@@ -497,9 +497,10 @@ impl<T: Element> Added<T> {
             for at in &self.taps {
                 let (tap, next) = w.split_at(k.len() * width);
                 w = next;
-                // While the first tiles are multiplied, the weights of the next tap are fetched.
+                // While the first tiles are multiplied, the weights of the next tap are prefetched.
                 let next = &next[..next.len().min(tap.len())];
-                let mut fetch = Fetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live), tiles.rate());
+                let mut prefetch =
+                    PanelPrefetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live), tiles.rate());
                 for image in 0..task.count {
                     for (run, behind) in self.runs.iter().enumerate() {
                         for t in 0..tiles.count {
@@ -509,7 +510,7 @@ impl<T: Element> Added<T> {
                             let koff = task.row.koff(tile.len(), k.len() != self.weights.block);
                             let x = &x[task.x_at(&k, image, run, tile.start)..][..k.len() * tile.len()];
                             let sums = &mut sums[to..to + tile.len() * width];
-                            kernel.partial(x, koff.rows(0..k.len()), tap, fetch.during(k.len()), sums, true);
+                            kernel.partial(x, koff.rows(0..k.len()), tap, prefetch.during(k.len()), sums, true);
                         }
                     }
                 }
@@ -552,7 +553,7 @@ impl<T: Element> Added<T> {
     fn store(&self, panel: &AddedStore<'_, '_, T>, tile: &mut [T::Acc], at: usize) {
         let (bias, koff) = (panel.bias, self.nothing.rows(0..0));
         let kernel = self.stores.kernel(tile.len() / panel.width, bias.len());
-        let steps = LastSteps { x: &[], koff, w: &[], ahead: Ahead::NONE, accumulate: true, bias };
+        let steps = LastSteps { x: &[], koff, w: &[], prefetch: Prefetch::NONE, accumulate: true, bias };
         steps.finish(kernel, tile, at, panel.sink);
     }
 

@@ -24,7 +24,7 @@ use super::weights::ChannelWeights;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::lower::channel_tiles::Fetch;
+use crate::lower::channel_tiles::PanelPrefetch;
 use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLimits};
 use crate::lower::shares::{GemmSplit, Part};
@@ -421,8 +421,8 @@ struct ConvPanel<'a, T: Element> {
     nr: usize,
     /// The bias of the channels that are not filled up.
     bias: &'a [T::Acc],
-    /// The panel behind this one, which is fetched.
-    fetch: Fetch<'a, T::Acc>,
+    /// The panel behind this one, which is prefetched.
+    prefetch: PanelPrefetch<'a, T::Acc>,
     /// The element of Y that the first channel and the slab's first pixel go to.
     at: usize,
 }
@@ -465,7 +465,7 @@ impl<T: Element> ChannelConv<T> {
         let (nr, _) = self.weights.panels.panel(live);
         let steps = block.channels.start * taps..block.channels.end * taps;
         let w = &weights[first * k_total..][steps.start * nr..steps.end * nr];
-        // While the first tiles are computed, the next panel is fetched. The last panel is
+        // While the first tiles are computed, the next panel is prefetched. The last panel is
         // followed by the first one's next block of K.
         let next = match p + 1 {
             next if next < block.panels.end => (first + wide) * k_total + steps.start * nr,
@@ -478,13 +478,13 @@ impl<T: Element> ChannelConv<T> {
             block.rows.div_ceil(kernel.rows()) * block.pieces.iter().map(|piece| piece.tiles.count).sum::<usize>();
         // With several blocks of K, a panel's own next block lies behind it, and not the next
         // panel.
-        let fetch = if block.is_whole() { Fetch::behind } else { Fetch::new };
+        let prefetch = if block.is_whole() { PanelPrefetch::behind } else { PanelPrefetch::new };
         let channel = block.group * self.weights.rows + first;
         ConvPanel {
             w,
             nr,
             bias: &io.bias[channel..channel + live],
-            fetch: fetch(next, calls, kernel, tiles.rate()),
+            prefetch: prefetch(next, calls, kernel, tiles.rate()),
             at: self.geometry.output_offset(block.image, channel, block.slab.positions.start),
         }
     }
@@ -561,12 +561,12 @@ impl<T: Element> ChannelConv<T> {
             let steps = taps.start * width..taps.end * width;
             let w = &panel.w[steps.start * panel.nr..steps.end * panel.nr];
             let koff = block.koff.rows(steps).with_pitch(pitch);
-            let (accumulate, ahead) = (!block.is_first || run > 0, panel.fetch.during(koff.len()));
+            let (accumulate, prefetch) = (!block.is_first || run > 0, panel.prefetch.during(koff.len()));
             if block.is_last && run + 1 >= count {
-                let steps = LastSteps { x, koff, w, ahead, accumulate, bias: panel.bias };
+                let steps = LastSteps { x, koff, w, prefetch, accumulate, bias: panel.bias };
                 steps.finish(kernel, tile, panel.at + rows.first + pixel, block.sink);
             } else {
-                kernel.partial(x, koff, w, ahead, tile, accumulate);
+                kernel.partial(x, koff, w, prefetch, tile, accumulate);
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::blas::Blocks;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::lower::channel_tiles::{ChannelTiles, Fetch};
+use crate::lower::channel_tiles::{ChannelTiles, PanelPrefetch};
 use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes::step_of;
 use crate::lower::shares::{GemmSplit, Part};
@@ -246,18 +246,18 @@ impl<T: Element> Images<T> {
                 &panel[k.start * task.width(p)..k.end * task.width(p)]
             };
             let (width, channels) = (task.width(p), self.weights.rows - task.channel(p));
-            // While a panel is multiplied, the next one is fetched.
+            // While a panel is multiplied, the next one is prefetched.
             let next = if p + 1 < task.panels.end { of_panel(p + 1) } else { &[] };
             // With several blocks of K, a panel's own next block lies behind it, and not the next
             // panel.
-            let fetch = if k.len() == steps { Fetch::behind } else { Fetch::new };
+            let prefetch = if k.len() == steps { PanelPrefetch::behind } else { PanelPrefetch::new };
             let kernel = tiles.kernel(tiles.pixels(0).len(), channels);
-            let mut fetch = fetch(next, tiles.count, kernel, tiles.rate());
+            let mut prefetch = prefetch(next, tiles.count, kernel, tiles.rate());
             for t in 0..tiles.count {
                 let pixels = tiles.pixels(t);
                 let tile = &mut sums[task.sums_at(p) + pixels.start * width..][..pixels.len() * width];
                 let (kernel, x) = (tiles.kernel(pixels.len(), channels), &x[pixels.start..]);
-                kernel.partial(x, koff, of_panel(p), fetch.during(k.len()), tile, true);
+                kernel.partial(x, koff, of_panel(p), prefetch.during(k.len()), tile, true);
             }
         }
     }

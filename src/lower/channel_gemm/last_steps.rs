@@ -1,6 +1,6 @@
 //! The last steps of a tile's sums, and the way of the sums into Y.
 
-use convoke_kernels::{Ahead, ChannelKernel, Dest, Real, RowOffsetsRef};
+use convoke_kernels::{ChannelKernel, Dest, Prefetch, Real, RowOffsetsRef};
 
 use crate::element::Element;
 use crate::exec::region::Stores;
@@ -14,7 +14,7 @@ pub(super) struct LastSteps<'a, A> {
     pub(super) x: &'a [A],
     pub(super) koff: RowOffsetsRef<'a>,
     pub(super) w: &'a [A],
-    pub(super) ahead: Ahead,
+    pub(super) prefetch: Prefetch,
     /// Whether the tile has sums of earlier steps.
     pub(super) accumulate: bool,
     /// The bias of the panel: one value for each channel that is not filled up.
@@ -30,18 +30,18 @@ impl<A: Real> LastSteps<'_, A> {
         at: usize,
         sink: &Sink<'_, '_, T>,
     ) {
-        let Self { x, koff, w, ahead, accumulate, bias } = *self;
+        let Self { x, koff, w, prefetch, accumulate, bias } = *self;
         let ldy = sink.io.y.shape().positions;
         // The two rows of pixels of a kernel for two rows follow one another in Y.
         let stores = [Stores::row(at, kernel.mr()).times(bias.len(), ldy)];
         let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
-            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);
+            kernel.finish(x, koff, w, prefetch, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);
         });
         if stored.is_none() {
             let (pixels, mut staged) = (kernel.mr(), [A::ZERO; STAGED_ELEMENTS]);
             let rows = &mut staged[..bias.len() * pixels];
             let (mut y, epilogue) = (Dest::from_slice(rows), sink.staging(bias));
-            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, pixels, bias.len(), &epilogue);
+            kernel.finish(x, koff, w, prefetch, tile, accumulate, &mut y, pixels, bias.len(), &epilogue);
             sink.staged_rows(rows, pixels, (at, ldy));
         }
     }

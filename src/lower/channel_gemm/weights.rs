@@ -15,7 +15,7 @@ use crate::lower::shares::Part;
 
 /// Steps of k in a block, at most: 64 channels of a 3x3 kernel. A block is at least the taps
 /// of one channel. A panel of 32 `f32` channels is then more than the L1 cache holds, but it is
-/// read in order and fetched ahead. With so few steps that a panel stays in the L1 cache, the way
+/// read in order and prefetched. With so few steps that a panel stays in the L1 cache, the way
 /// of sums to scratch and back costs more than that saves.
 const MOST_STEPS: usize = 576;
 

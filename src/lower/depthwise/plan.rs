@@ -17,7 +17,7 @@ const UNIT_BYTES: usize = 64 << 10;
 const MOST_FIXED_BYTES: usize = 64 << 20;
 
 /// Rows of a tile where X and Y leave the L2 cache: higher tiles would read more streams than the
-/// hardware fetches ahead.
+/// hardware prefetches.
 const LARGE_ROWS: usize = 8;
 
 /// Taps up to which [`LARGE_ROWS`] counts: with more, memory keeps up with the arithmetic.

@@ -18,7 +18,7 @@ mod source;
 use alloc::boxed::Box;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Isa, StoreMap};
+use convoke_kernels::{Isa, Prefetch, StoreMap};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::engine::{Columns, Rows, SpatialTiles};
@@ -133,7 +133,7 @@ impl<T: Element> Gemm<T> {
             let columns = Columns {
                 b: planes,
                 koff: koff.rows(steps),
-                ahead: Ahead::NONE,
+                prefetch: Prefetch::NONE,
                 map: task.map,
                 range: 0..task.map.columns().len(),
                 at: task.at,
@@ -172,7 +172,7 @@ impl<T: Element> Gemm<T> {
             let columns = Columns {
                 b,
                 koff: koff.rows(0..channels.len()),
-                ahead: Ahead::rows(x.get(nr..).unwrap_or(&[]), ldy),
+                prefetch: Prefetch::rows(x.get(nr..).unwrap_or(&[]), ldy),
                 map: task.map,
                 range,
                 at: task.at,

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Ahead, Real, SpatialKernel};
+use convoke_kernels::{Prefetch, Real, SpatialKernel};
 
 use super::source::{RowReading, SourcePlan, cropped, live_runs};
 use crate::element::Element;
@@ -303,7 +303,7 @@ impl RowReading {
             && panels >= PACK_PANELS;
         if !T::DIRECT || is_in_conflict {
             Self::Packed
-        } else if panels >= PACK_PANELS_OFF_LINE && row_bytes.is_multiple_of(Ahead::LINE) {
+        } else if panels >= PACK_PANELS_OFF_LINE && row_bytes.is_multiple_of(Prefetch::LINE) {
             Self::InPlaceIfAligned
         } else {
             Self::InPlace

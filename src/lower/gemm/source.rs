@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Isa, Real, RowOffsets, StoreMap, stream};
+use convoke_kernels::{Isa, Prefetch, Real, RowOffsets, StoreMap, stream};
 
 use crate::element::Element;
 use crate::lower::engine::SpatialTiles;
@@ -197,7 +197,7 @@ impl SourceRows {
         match self.reading {
             RowReading::Packed => false,
             RowReading::InPlace => true,
-            RowReading::InPlaceIfAligned => x.as_ptr().addr().is_multiple_of(Ahead::LINE),
+            RowReading::InPlaceIfAligned => x.as_ptr().addr().is_multiple_of(Prefetch::LINE),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, Isa};
+use convoke_kernels::{Dest, Epilogue, FlatInput, FlatTaps, Isa, Prefetch};
 
 use super::plan::{GroupedBlocks, GroupedTiles, TileRun};
 use super::planes::GroupedPlanes;
@@ -127,8 +127,9 @@ impl<T: Element> Grouped<T> {
                 let offset = run.first * self.lanes;
                 let (first, vectors) = (first + run.first, run.vectors);
                 let next = next.get(share * run.first / self.blocks.vectors..);
-                let ahead = next.map_or(Ahead::NONE, |next| Ahead::rows(next, share.div_ceil((tiles * steps).max(1))));
-                let input = FlatInput { taps: &self.taps, w, x, ahead, first, vectors };
+                let prefetch =
+                    next.map_or(Prefetch::NONE, |next| Prefetch::rows(next, share.div_ceil((tiles * steps).max(1))));
+                let input = FlatInput { taps: &self.taps, w, x, prefetch, first, vectors };
                 run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
             };
             let sink = self.finish.sink(io);

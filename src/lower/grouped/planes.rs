@@ -89,7 +89,7 @@ impl GroupedPlanes {
             stride: w.stride,
             phases: &self.phases,
             len: w.output,
-            ahead: 0,
+            prefetch_distance: 0,
         };
         for phase in self.source_rows.chunks_exact(self.rows()) {
             deinterleave(isa, x, &Deinterleave { rows: &phase[rows.clone()], ..copy }, planes);

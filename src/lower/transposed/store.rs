@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use convoke_kernels::interleave::{MOST_SUMS, OutputRun, PhaseRows, Sum};
-use convoke_kernels::{Ahead, Dest, Epilogue, Real};
+use convoke_kernels::{Dest, Epilogue, Prefetch, Real};
 
 use super::lowering::{PhaseSums, SlabPhase, Transposed};
 use super::plan::{MOST_PAIRED_VECTORS, PhaseMode};
@@ -111,7 +111,7 @@ impl<T: Element> Transposed<T> {
                 for p in part.clone() {
                     let panel = self.panel(here, p, panels.end);
                     if self.k_blocks == 1 {
-                        self.fetch(sink, &panel, strip.runs());
+                        self.prefetch(sink, &panel, strip.runs());
                         self.multiply(sink.io, here, &panel, strip.vectors.clone(), sums.sums);
                     }
                     self.interleave(sink, here, &panel, &strip, sums);
@@ -122,9 +122,9 @@ impl<T: Element> Transposed<T> {
 
     /// Prefetches the lines of a large Y that a tile will be stored to. Otherwise stores that miss the caches
     /// would wait for them, one after the other.
-    fn fetch(&self, sink: &Sink<'_, '_, T>, panel: &PhasePanel, runs: &[OutputRun]) {
+    fn prefetch(&self, sink: &Sink<'_, '_, T>, panel: &PhasePanel, runs: &[OutputRun]) {
         if let Some(y) = sink.dest(panel.at, []).filter(|_| self.is_far) {
-            self.interleave.fetch(runs, panel.height, &y, self.positions);
+            self.interleave.prefetch(runs, panel.height, &y, self.positions);
         }
     }
 
@@ -234,17 +234,17 @@ impl<T: Element> Transposed<T> {
                     for t in 0..tiles.count() {
                         let (row, height) = (tiles.start(t), tiles.height(t));
                         // While the first strip is multiplied, the weights that come next are
-                        // fetched, a line with each step of K: those of the next block of K, or
+                        // prefetched, a line with each step of K: those of the next block of K, or
                         // of the next panel.
-                        let ahead = match vector {
+                        let prefetch = match vector {
                             0 if to < k_total => a.get(row * k_total + to * height..),
                             0 => next.get(row * k_total..),
                             _ => None,
                         };
-                        let ahead = ahead.map_or(Ahead::NONE, Ahead::lines);
+                        let prefetch = prefetch.map_or(Prefetch::NONE, Prefetch::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels[height - 1].partial(a, b, koff, ahead, tile, first > 0);
+                        kernels[height - 1].partial(a, b, koff, prefetch, tile, first > 0);
                     }
                     vector += kernels[0].nrv();
                 }
@@ -349,17 +349,18 @@ impl<T: Element> Transposed<T> {
         let mut epilogue = sink.pairs().expect("checked before: kernels store pairs");
         for p in panels {
             let panel = self.panel(here, p, end);
-            // While the first strip is multiplied, the next panel is fetched, a line with each
+            // While the first strip is multiplied, the next panel is prefetched, a line with each
             // step of K.
-            let is_ahead = strip.vectors.start == 0 && panel.has_next;
-            let ahead = if is_ahead { Ahead::lines(weights_of(&self.panel(here, p + 1, end))) } else { Ahead::NONE };
+            let has_prefetch = strip.vectors.start == 0 && panel.has_next;
+            let prefetch =
+                if has_prefetch { Prefetch::lines(weights_of(&self.panel(here, p + 1, end))) } else { Prefetch::NONE };
             epilogue.bias = &io.bias[panel.channel..panel.channel + panel.height];
             let run = 2 * self.tiles.lanes;
             let stores = places.iter().map(|place| Stores::row(panel.at + place, run).times(panel.height, ldy));
             let mut y = sink.dest(panel.at, stores.clone()).expect("a type that kernels store");
-            self.fetch(sink, &panel, strip.runs());
+            self.prefetch(sink, &panel, strip.runs());
             let (kernel, a) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel));
-            kernel.finish_pairs(a, b, koff, ahead, tile, false, &mut y, ldy, places, &epilogue);
+            kernel.finish_pairs(a, b, koff, prefetch, tile, false, &mut y, ldy, places, &epilogue);
             sink.activate_stored(stores);
         }
     }

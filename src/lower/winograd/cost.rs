@@ -212,7 +212,7 @@ impl<'a, T: Real> CostModel<'a, T> {
             self.slices_of_task().div_ceil(blocking.chunk.slices) as f64 / self.slices_of_task() as f64;
         let waiting = traffic.waiting(self, self.count, blocking.chunk) * (chunks_of_slice / self.count as f64);
         let fetching = self.fetching(blocking.blocks.of_image(), &traffic, chunks_of_slice);
-        // Filters are fetched ahead of their use, which hides most of the shorter of the two.
+        // Filters are prefetched, which hides most of the shorter of the two.
         let of_panel = machine.together(self.products(size), fetching)
             + waiting
             + (self.output(size) + scatter(pixels * view.filters as f64)) * (1.0 / self.count as f64);
@@ -303,7 +303,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let of_group = self.filter_bytes / self.panels.wide as f64 * self.panels.padded(self.view.filters) as f64;
         let fetched = |filters: f64| {
             let resident = filters + traffic.tiles + traffic.products;
-            machine.prices().fetch_ahead * machine.refetch_cycles(self.filter_bytes, resident)
+            machine.prices().prefetched_filters * machine.refetch_cycles(self.filter_bytes, resident)
         };
         // The first task of a group finds its filters where those of all groups are kept.
         let (first, later) = (fetched(of_group * self.view.groups as f64), (blocks - 1) as f64 * fetched(of_group));

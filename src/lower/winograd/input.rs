@@ -108,7 +108,7 @@ impl<'x, T: Element> RowsOfX<'x, T> {
             stride: self.step,
             phases,
             len: window.elements,
-            ahead: self.next,
+            prefetch_distance: self.next,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::view::{SubImage, WinogradView, distance};
 use crate::element::{Compute, Element};
 use crate::exec::split::{Patch, Shape, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
-use crate::lower::channel_tiles::{ChannelTiles, Fetch, Rate};
+use crate::lower::channel_tiles::{ChannelTiles, PanelPrefetch, Rate};
 use crate::lower::contract::{Io, Lowering, Request};
 use crate::lower::sink::Finish;
 use crate::{Geometry, reference};
@@ -117,7 +117,7 @@ impl<T: Real> GemmCall<T> {
 struct GemmCalls<T: Real> {
     all: Vec<GemmCall<T>>,
     of_gemm: usize,
-    /// How fast the calls fetch filters.
+    /// How fast the calls prefetch filters.
     rate: Rate,
 }
 
@@ -143,7 +143,7 @@ impl<T: Real> GemmCalls<T> {
         &self,
         (koff, v): (RowOffsetsRef<'_>, &[T]),
         (weights, nr): (&[T], usize),
-        fetch: &mut Fetch<'_, T>,
+        prefetch: &mut PanelPrefetch<'_, T>,
         products: &mut [T],
     ) {
         let steps = koff.len();
@@ -157,7 +157,7 @@ impl<T: Real> GemmCalls<T> {
                     // Without steps of k nothing is read.
                     let x = v.get(call.v..).unwrap_or(&[]);
                     let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
-                    call.kernel(nr).partial(x, koff, w, fetch.during(koff.len()), tile, k > 0);
+                    call.kernel(nr).partial(x, koff, w, prefetch.during(koff.len()), tile, k > 0);
                 }
             }
         }
@@ -462,7 +462,7 @@ impl<T: Element> Winograd<T> {
             let PackedValue { list, count, .. } = *self.layout.value(value);
             let (v, calls) = (&scratch.v[value * block.v_plane..], calls(value));
             for panel in panels.clone() {
-                // What is multiplied next is fetched: the next panel, the next value, or the next chunk.
+                // What is multiplied next is prefetched: the next panel, the next value, or the next chunk.
                 let next = match next_of(value + 1) {
                     _ if panel + 1 < panels.end => Some((panel + 1, value)),
                     Some(value) => Some((panels.start, value)),
@@ -473,17 +473,18 @@ impl<T: Element> Winograd<T> {
                 };
                 let next = next.map_or(&[][..], |(panel, value)| filters(panel, value, &all_taps));
                 let nr = self.panel(panel).1;
-                // The calls for all slices have a part in fetching.
+                // The calls for all slices have a part in prefetching.
                 let first = calls.all.first().map(|first| first.kernel(nr));
-                let mut fetch = first.map(|first| Fetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
+                let mut prefetch =
+                    first.map(|first| PanelPrefetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
                 for (i, taps) in seen.iter().enumerate() {
                     // The slot of the slice of X that tap 0 meets, or would meet.
                     let slot = (slices.start + i) * depth.stride % slots;
                     let koff = block.koff[list].rows((slot + taps.start) * count..(slot + taps.end) * count);
                     let at = self.products_at(i, panel - panels.start) + value * self.pieces.product_plane;
                     let products = &mut scratch.products[at..][..self.pieces.product_plane];
-                    if let Some(fetch) = &mut fetch {
-                        calls.multiply((koff, v), (filters(panel, value, taps), nr), fetch, products);
+                    if let Some(prefetch) = &mut prefetch {
+                        calls.multiply((koff, v), (filters(panel, value, taps), nr), prefetch, products);
                     }
                     if is_short(value) {
                         clear_last_rows(&block.size, nr, products);

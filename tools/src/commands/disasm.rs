@@ -48,7 +48,7 @@ const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
 
 /// Instructions for counters, pointers, comparisons and jumps in each step of K, at most.
 /// They count the steps, and advance the pointers to both operands, to a second row of pixels,
-/// to what is fetched ahead, and to the rows of Y.
+/// to what is prefetched, and to the rows of Y.
 const MOST_COUNTERS: usize = 6;
 
 /// What one inner loop of some kernels may do beyond registers.

@@ -185,7 +185,7 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>,
 }
 
 /// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, and so
-/// on. Masks and edges are as in [`sum_column`]. The rows that lie `ahead` elements behind those
+/// on. Masks and edges are as in [`sum_column`]. The rows that lie `prefetch_distance` elements behind those
 /// of the tile are prefetched.
 ///
 /// # Safety
@@ -194,7 +194,7 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<'_, V::Elem>,
 #[inline(always)]
 unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8>(
     acc: &mut [V; R],
-    (x, step, ahead): (*const V::Elem, usize, usize),
+    (x, step, prefetch_distance): (*const V::Elem, usize, usize),
     offsets: [isize; 3],
     inside: (usize, usize),
     masks: &[[V::Mask; 1]; MOST_SHORT],
@@ -210,7 +210,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
             ($($i:literal)+) => {$(
                 if $i < R + 2 {
                     if $i >= 2 {
-                        V::prefetch_near(row.wrapping_add(ahead));
+                        V::prefetch_near(row.wrapping_add(prefetch_distance));
                     }
                     if EDGE == WHOLE || (($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1)) {
                         for column in 0..3 {

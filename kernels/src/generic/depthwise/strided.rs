@@ -117,7 +117,7 @@ fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
 
 /// Computes a tile of [`threes`] that is one vector wide. It sees X from row `first` on, at
 /// address `x`, and stores `n` elements of each row, from `at` of the output on. The rows that
-/// lie `ahead` elements behind those of the tile are prefetched.
+/// lie `prefetch_distance` elements behind those of the tile are prefetched.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`threes`], for this tile.
@@ -129,7 +129,7 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
     first: isize,
     view: &StridedView<V>,
     (bias, w): (V, &[[V; 3]; 3]),
-    ahead: usize,
+    prefetch_distance: usize,
 ) {
     let (output, view, mut y) = (&args.output, *view, at);
     // Only the first two rows and the last two may be outside of X; rows in between exist.
@@ -146,14 +146,14 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
         }
         row = V::advance(row, args.step);
         for r in 1..args.mr {
-            V::prefetch_near(row.wrapping_add(ahead));
-            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            V::prefetch_near(row.wrapping_add(prefetch_distance));
+            V::prefetch_near(row.wrapping_add(prefetch_distance).wrapping_add(V::LANES));
             if is_there(2 * r - 1) {
                 sum = add_three(sum, three::<V, MASKED>(row, &view), w[1]);
             }
             row = V::advance(row, args.step);
-            V::prefetch_near(row.wrapping_add(ahead));
-            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            V::prefetch_near(row.wrapping_add(prefetch_distance));
+            V::prefetch_near(row.wrapping_add(prefetch_distance).wrapping_add(V::LANES));
             let x = three::<V, MASKED>(row, &view);
             finish.store_first(add_three(sum, x, w[2]), y, n);
             sum = add_three(bias, x, w[0]);
@@ -161,8 +161,8 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
             row = V::advance(row, args.step);
         }
         for k in 1..3 {
-            V::prefetch_near(row.wrapping_add(ahead));
-            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            V::prefetch_near(row.wrapping_add(prefetch_distance));
+            V::prefetch_near(row.wrapping_add(prefetch_distance).wrapping_add(V::LANES));
             if is_there(2 * args.mr - 2 + k) {
                 sum = add_three(sum, three::<V, MASKED>(row, &view), w[k]);
             }
