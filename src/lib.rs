@@ -7,7 +7,7 @@
 //!   -> plan: from each algorithm an offer with its cost, or a reason why not
 //!   -> pack: weights and bias, once
 //!   -> run: x, packed, residual, y, workspace, threads
-//!   -> lower::<algorithm>, and the micro-kernels of convoke-kernels
+//!   -> conv::<algorithm>, and the micro-kernels of convoke-kernels
 //! ```
 //!
 //! ```
@@ -42,11 +42,11 @@ extern crate std;
 mod arrays;
 mod blas;
 mod choice;
+mod conv;
 mod element;
 mod epilogue;
 mod error;
 mod exec;
-mod lower;
 mod machine;
 mod oneshot;
 mod plan;

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use convoke_kernels::{Dest, Prefetch, RowOffsets, StoreMap};
 
 use super::blocks::Product;
+use crate::conv::macro_kernel::{SpatialTiles, lanes};
+use crate::conv::store::no_epilogue;
 use crate::element::Compute;
-use crate::lower::engine::{SpatialTiles, lanes};
-use crate::lower::sink::no_epilogue;
 use crate::machine::Machine;
 
 /// A GEMM for a fixed number of rows.

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::choice::Algorithm;
+use crate::conv::contract::Recipe;
 use crate::exec::Line;
-use crate::lower::contract::Recipe;
 use crate::machine::Machine;
 use crate::units::{ByteCount, Count, Time};
 

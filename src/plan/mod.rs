@@ -31,11 +31,11 @@ pub use tune::Tuning;
 
 use crate::Geometry;
 use crate::choice::Algorithm;
+use crate::conv::contract::{Lowering, Recipe};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::split::{self, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
-use crate::lower::contract::{Lowering, Recipe};
 use crate::machine::Machine;
 use crate::units::Count;
 use explain::Estimate;

@@ -10,11 +10,11 @@ use core::ops::Range;
 use convoke_kernels::Isa;
 
 use super::memory::PackedMemory;
+use crate::conv::contract::{Lowering, Recipe};
+use crate::conv::layout::WeightLayout;
 use crate::element::{Element, all_finite};
 use crate::error::Error;
 use crate::exec::{lines_for, reserved};
-use crate::lower::contract::{Lowering, Recipe};
-use crate::lower::layout::WeightLayout;
 use crate::{DType, Geometry, Op};
 
 /// Everything that packed weights depend on: weights are accepted where it is the same. The batch and

@@ -16,14 +16,14 @@ use super::packed::{Format, LayerOfWeights};
 use super::tune::TuningKey;
 use super::{Method, PackedWeights, Plan, Tuning};
 use crate::choice::{Accuracy, Algorithm};
+use crate::conv::contract::{Lowering, Offer, Recipe, Request};
+use crate::conv::layout::WeightLayout;
+use crate::conv::{exact, registry};
 use crate::element::Element;
 use crate::epilogue::Activation;
 use crate::error::{Error, bail};
 use crate::exec::Line;
 use crate::exec::split::{self, Shape, Tasks};
-use crate::lower::contract::{Lowering, Offer, Recipe, Request};
-use crate::lower::layout::WeightLayout;
-use crate::lower::{exact, registry};
 use crate::machine::{self, Isa, Machine};
 use crate::{ErrorKind, Geometry, Operator};
 

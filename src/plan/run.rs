@@ -5,11 +5,11 @@ use core::mem::MaybeUninit;
 
 use super::{PackedWeights, Plan};
 use crate::Geometry;
+use crate::conv::contract::{Addend, Io};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::region::{Region, SpacedImages, Target};
 use crate::exec::{Line, Threads, Workspace};
-use crate::lower::contract::{Addend, Io};
 
 /// What a [run](Plan::run) reads and writes: X, packed weights and Y, and what else is asked for.
 ///

@@ -31,10 +31,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::memory::{PackedMemory, SharedLines};
 use super::packed::{Format, Live, PackedParts, Packing};
 use super::{Method, PackedWeights, Plan};
+use crate::conv::layout::WeightLayout;
 use crate::element::{Element, all_finite};
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
-use crate::lower::layout::WeightLayout;
 
 /// The first bytes, by which a file is known.
 const MAGIC: [u8; 8] = *b"convoke\n";

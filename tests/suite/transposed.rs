@@ -75,7 +75,7 @@ fn pairs_of_phases() {
     for_each_type!(check(&layers));
 }
 
-/// If Y is large, its lines are fetched before pairs are stored, and all panels pass over a strip
+/// If Y is large, its lines are prefetched before pairs are stored, and all panels pass over a strip
 /// before the next strip.
 #[test]
 fn pairs_of_phases_of_a_large_output() {
@@ -103,7 +103,7 @@ fn two(w_shape: [usize; 4], stride: i64) -> ConvTranspose {
     ConvTranspose::new(w_shape).strides([stride; 2])
 }
 
-/// The outputs of all channels of a panel are more than the sink is given at a time.
+/// The outputs of all channels of a panel are more than the store is given at a time.
 #[test]
 fn long_strides_are_staged_some_channels_at_a_time() {
     let layers = [

@@ -1,0 +1,626 @@
+//! Conv with vectors along output channels.
+//!
+//! M = output positions, N = M/group, K = C/group * kernel volume, for each image and group: the
+//! transposed product of [`gemm`](crate::conv::gemm). Kernels broadcast elements of
+//! a copy of X, and read vectors of packed weights. Every position is a real one, so that there are no
+//! garbage columns. Taps that see padding alone are left out ([`taps`](super::taps)).
+//!
+//! The copy has padded planes, or rows of X without padding where that leaves out many more products
+//! ([`source`](super::source)). Makes no offer where the offsets in the copy do not fit 32 bits. Scratch
+//! for a task: the copy of one block of channels for one slab of the output, and a tile, or the sums
+//! of the slab where K has several blocks.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::{ChannelKernel, Isa, RowOffsets};
+
+use super::last_steps::LastSteps;
+use super::source::{BareRows, ChannelSource, SourceSlab};
+use super::taps::{OuterTaps, RowPiece};
+use super::weights::ChannelWeights;
+use crate::conv::channel_tiles::PanelPrefetch;
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
+use crate::conv::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLimits};
+use crate::conv::shares::{GemmSplit, Part};
+use crate::conv::store::{Finish, OutputStore};
+use crate::element::Element;
+use crate::exec::split::{Patch, Split};
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::{Item, Work};
+use crate::units::Count;
+use crate::{Axis, Geometry, Op};
+
+/// Channels whose sums are kept at a time between blocks of K, at most. The sums of more
+/// would leave room for few positions, and the weights are read again for each slab of positions.
+const MOST_SUMMED: usize = 1536;
+
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+    let weights = ChannelWeights::new(request)?;
+    let search = ConvSearch::new(request, weights, most_bytes)?;
+    let ConvChoice { slabs, split, work, .. } = search.best()?;
+    let most_pixels = search.most_pixels(&slabs)?;
+    let copy_len = slabs.copy_len(&weights, most_pixels).ok_or_else(|| search.too_large())?;
+    let mut scratch = Ledger::default();
+    let copy = scratch.book("copy of X", copy_len);
+    let sums = scratch.book("sums", search.sums_len(&slabs, &split, most_pixels));
+    let rows = search.rows(slabs.width)?;
+    let widest = rows.iter().map(|piece| &piece.tiles).max_by_key(|tiles| tiles.width);
+    let kernel = widest.map_or("", |tiles| {
+        let two_rows = tiles.two_rows(tiles.nr()).filter(|_| slabs.rows > 1 && rows.len() == 1);
+        two_rows.map_or(tiles.name(), ChannelKernel::name)
+    });
+    let recipe = Recipe {
+        kernel,
+        details: alloc::format!(
+            "{kernel}, rows of {} in {}{}, {}, K in blocks of {}, weights in {}",
+            Count(slabs.width, "pixel"),
+            Count(rows.iter().map(|piece| piece.tiles.count).sum(), "tile"),
+            if search.is_bare { ", products with padding left out" } else { "" },
+            Count(split.columns, "slab"),
+            weights.block * weights.taps,
+            Count(split.shares, "part")
+        ),
+        layout: weights.layout(),
+        packed_len: weights.len(),
+        tasks: split.tasks(),
+        scratch,
+        work,
+    };
+    let rows = [rows, search.rows(slabs.last_width)?];
+    let ConvSearch { geometry, .. } = search;
+    let build: Build<'a, T> = Box::new(move || {
+        let source = match slabs.source {
+            SlabSource::Padded(cut, _) => ChannelSource::Padded(PaddedPlanes::new(&geometry, cut)),
+            SlabSource::Bare(rows) => ChannelSource::Bare(rows),
+        };
+        Box::new(ChannelConv {
+            isa: request.isa(),
+            finish: Finish::new(request),
+            koff: [source.offsets(weights.block), source.offsets(weights.last_block())],
+            geometry,
+            rows,
+            source,
+            split,
+            weights,
+            copy,
+            sums,
+        })
+    });
+    Ok(Offer { recipe, build })
+}
+
+/// The geometry with axes that a pointwise kernel treats alike merged into one, so that rows of
+/// pixels are long.
+fn merged(geometry: &Geometry) -> Geometry {
+    let mut geometry = geometry.clone();
+    if geometry.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0) {
+        let mut axis = geometry.axes[0];
+        axis.input = geometry.input_spatial();
+        axis.output = axis.input;
+        geometry.axes = alloc::vec![axis];
+    }
+    geometry
+}
+
+/// How the positions are cut into slabs.
+#[derive(Debug, Clone, PartialEq)]
+struct Slabs {
+    source: SlabSource,
+    /// Slabs of an image.
+    count: usize,
+    /// Rows of pixels of a full slab.
+    rows: usize,
+    /// Pixels of a row of a full slab, and of the last slab along the last axis.
+    width: usize,
+    last_width: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum SlabSource {
+    Padded(SlabCut, PlaneSizes),
+    Bare(BareRows),
+}
+
+impl Slabs {
+    fn padded(geometry: &Geometry, (cut, sizes): (SlabCut, PlaneSizes)) -> Self {
+        let last = geometry.axes.len() - 1;
+        let output = geometry.axes[last].output;
+        let width = if cut.axis == last { cut.extent } else { output };
+        // The last slab along the last axis is narrower.
+        let rest = output % cut.extent;
+        let last_width = if cut.axis == last && rest != 0 { rest } else { width };
+        let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, cut, i)).product();
+        Self { source: SlabSource::Padded(cut, sizes), count: sizes.slabs, rows, width, last_width }
+    }
+
+    fn bare(rows: BareRows, width: usize) -> Self {
+        let (count, height) = (rows.slabs(), rows.rows());
+        Self { source: SlabSource::Bare(rows), count, rows: height, width, last_width: width }
+    }
+
+    /// Elements of the copy of one channel.
+    fn channel_len(&self) -> usize {
+        match &self.source {
+            SlabSource::Padded(_, sizes) => sizes.channel_len,
+            SlabSource::Bare(rows) => rows.channel_len,
+        }
+    }
+
+    /// Values of the copy of a block of channels. None if they exceed the address space.
+    fn copy_len(&self, weights: &ChannelWeights, most_pixels: usize) -> Option<usize> {
+        match &self.source {
+            SlabSource::Padded(_, sizes) => weights.block.checked_mul(sizes.channel_len),
+            SlabSource::Bare(rows) => rows.copy_len(weights.block, most_pixels),
+        }
+    }
+}
+
+/// A way to cut the product.
+struct ConvChoice {
+    slabs: Slabs,
+    split: GemmSplit,
+    work: Work,
+    /// Cycles of the thread that has the most to do, times the number of threads.
+    busiest_cycles: f64,
+}
+
+/// The search for the best cut.
+struct ConvSearch<'a, T: Element> {
+    request: &'a Request<'a, T>,
+    /// With axes merged where that gives longer rows of pixels.
+    geometry: Geometry,
+    weights: ChannelWeights,
+    /// Bytes that the copy and the sums of a slab should not exceed.
+    most_bytes: usize,
+    /// Whether rows are copied without padding.
+    is_bare: bool,
+}
+
+impl<'a, T: Element> ConvSearch<'a, T> {
+    fn new(request: &'a Request<'a, T>, weights: ChannelWeights, most_bytes: usize) -> Result<Self, String> {
+        let geometry = merged(request.geometry);
+        let mut search = Self { request, geometry, weights, most_bytes, is_bare: false };
+        if BareRows::can_serve(&search.geometry) {
+            // The sums of runs of taps are added up in another order than those of all taps. So which of
+            // both it is does not depend on how the product is cut.
+            let padded = search.computing()? + search.copying();
+            search.is_bare = true;
+            let bare = search.computing()? + search.copying();
+            search.is_bare = bare.cycles() < padded.cycles();
+        }
+        if search.is_bare && search.geometry.axes.len() == 1 {
+            search.geometry.axes.insert(0, Axis::UNIT);
+        }
+        Ok(search)
+    }
+
+    /// Pixels of a row of outputs.
+    fn width(&self) -> usize {
+        self.last().output
+    }
+
+    fn last(&self) -> &Axis {
+        &self.geometry.axes[self.geometry.axes.len() - 1]
+    }
+
+    /// The axes before the last one.
+    fn outer(&self) -> &[Axis] {
+        &self.geometry.axes[..self.geometry.axes.len() - 1]
+    }
+
+    /// A row of `width` pixels in pieces.
+    fn rows(&self, width: usize) -> Result<Vec<RowPiece<T::Acc>>, String> {
+        let (machine, last) = (self.request.machine, self.last());
+        let pieces = match self.is_bare {
+            true => RowPiece::where_taps_change(machine, last),
+            false => RowPiece::whole(machine, width, last.kernel),
+        };
+        pieces.ok_or_else(|| String::from("no kernel for this tile"))
+    }
+
+    /// Pixels of a call for slabs, at most.
+    fn most_pixels(&self, slabs: &Slabs) -> Result<usize, String> {
+        let most = |width| Ok(self.rows(width)?.iter().map(|piece| piece.tiles.most_pixels()).max().unwrap_or(0));
+        let [full, last]: [Result<usize, String>; 2] = [most(slabs.width), most(slabs.last_width)];
+        Ok(full?.max(last?))
+    }
+
+    fn too_large(&self) -> String {
+        planes::too_large(&self.geometry.axes, planes::MOST_BYTES)
+    }
+
+    /// Values of a tile of `most_pixels` pixels, or of all sums of a task where K has several blocks.
+    fn sums_len(&self, slabs: &Slabs, split: &GemmSplit, most_pixels: usize) -> usize {
+        match self.weights.k_blocks() > 1 {
+            true => slabs.rows * slabs.width * split.share_panels() * self.weights.nr(),
+            false => self.weights.nr() * most_pixels,
+        }
+    }
+
+    /// The choice whose busiest thread has the least to do.
+    fn best(&self) -> Result<ConvChoice, String> {
+        let threads = self.request.threads;
+        let least = if self.weights.k_blocks() > 1 { self.weights.rows.div_ceil(MOST_SUMMED).max(1) } else { 1 };
+        let mut best = self.choice(least, PER_THREAD[0])?;
+        if threads > 1 {
+            // Threads that share the channels out read the weights once, but each copies X.
+            let shares = [least, threads].into_iter().take(if least < threads { 2 } else { 1 });
+            for (shares, per_thread) in shares.flat_map(|n| PER_THREAD.map(|m| (n, m))).skip(1) {
+                if let Ok(other) = self.choice(shares, per_thread)
+                    && other.busiest_cycles < best.busiest_cycles
+                {
+                    best = other;
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    /// At least `shares` shares of the panels, as far as there are so many panels, and slabs for
+    /// `per_thread` tasks of each thread.
+    fn choice(&self, shares: usize, per_thread: usize) -> Result<ConvChoice, String> {
+        let Self { request, geometry, weights, .. } = self;
+        let shares = shares.min(weights.rows.div_ceil(2 * weights.panels.lanes)).max(1);
+        let slabs = self.slabs(shares, per_thread).ok_or_else(|| self.too_large())?;
+        let (images, groups, columns, panels) = (geometry.batch, geometry.group, slabs.count, weights.count());
+        let of_threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * groups * columns) };
+        let shares = of_threads.max(shares).clamp(1, panels.max(1));
+        let split = GemmSplit { images, groups, columns, panels, shares };
+        let work = self.work(&slabs, &split)?;
+        let (nr, padded) = (weights.nr(), weights.padded);
+        let rows = |part: &Part| (part.panels.end * nr).min(padded).saturating_sub(part.panels.start * nr);
+        let busiest_cycles = split.unevenness(request.threads, rows) * work.cycles();
+        Ok(ConvChoice { slabs, split, work, busiest_cycles })
+    }
+
+    /// The slabs whose copy and sums fit the L2 cache, with panels in `shares` shares. None if the copy is
+    /// too large.
+    fn slabs(&self, shares: usize, per_thread: usize) -> Option<Slabs> {
+        let Self { request, geometry, weights, most_bytes, .. } = self;
+        let (of_share, value_bytes) = (weights.rows.div_ceil(shares), size_of::<T::Acc>());
+        let a_bytes = (of_share * weights.block * weights.taps).saturating_mul(value_bytes);
+        let summed = if weights.k_blocks() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
+        let limits = SlabLimits {
+            images: (geometry.batch * geometry.group).saturating_mul(shares),
+            block: weights.block,
+            budget_bytes: planes::budget_beside(request.machine, a_bytes).min(*most_bytes),
+            value_bytes,
+            threads: request.threads,
+            per_thread,
+        };
+        if !self.is_bare {
+            let cut = limits.cut(&geometry.axes, |columns| columns.saturating_mul(summed))?;
+            return Some(Slabs::padded(geometry, cut));
+        }
+        let axes = &geometry.axes;
+        let inside = axes[1..].iter().try_fold(summed, |n, axis| n.checked_mul(axis.output))?;
+        let bytes = |extent: usize| {
+            let copy = BareRows::new(axes, extent)?.copy_len(weights.block, 0)?;
+            copy.checked_add(extent.checked_mul(inside)?)?.checked_mul(value_bytes)
+        };
+        let fits = |extent: usize| bytes(extent).is_some_and(|bytes| bytes <= limits.budget_bytes);
+        let (whole, largest) = (axes[0].output, planes::largest_that(axes[0].output, fits));
+        let columns = largest * axes[1..].iter().map(|axis| axis.output).product::<usize>();
+        let extent = limits.even_extent((whole, largest), (whole.div_ceil(largest), columns));
+        bytes(extent).filter(|bytes| *bytes <= planes::MOST_BYTES)?;
+        Some(Slabs::bare(BareRows::new(axes, extent)?, self.width()))
+    }
+
+    /// What all tasks take.
+    fn work(&self, slabs: &Slabs, split: &GemmSplit) -> Result<Work, String> {
+        let Self { request, geometry, weights, .. } = self;
+        let machine = request.machine;
+        let copied = (weights.channels * slabs.channel_len()) as f64 * (slabs.count * split.shares) as f64;
+        let kept = self.vectors() * weights.k_blocks().saturating_sub(1) as f64;
+        let computing = self.computing()?
+            + machine.work(Item::KeptVectors, kept)
+            + machine.work(Item::PlaneElements, copied)
+            + machine.work(Item::Tasks, slabs.count as f64);
+        let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
+        let fetching = machine.fetch_weights(bytes / geometry.group as f64 * slabs.count as f64, bytes);
+        Ok(machine.together(computing, fetching) * (split.images * split.groups) as f64)
+    }
+
+    /// Rows of outputs of an image.
+    fn height(&self) -> f64 {
+        self.outer().iter().map(|axis| axis.output as f64).product()
+    }
+
+    /// Vectors of sums of an image and group.
+    fn vectors(&self) -> f64 {
+        self.height() * self.width() as f64 * self.weights.rows as f64 / self.weights.panels.lanes as f64
+    }
+
+    /// The products of an image and group, and the way of their sums into Y.
+    fn computing(&self) -> Result<Work, String> {
+        let (machine, weights, rows) = (self.request.machine, &self.weights, self.rows(self.width())?);
+        let height = self.height();
+        // The taps of the axes before the last that rows multiply, added up over all rows.
+        let taps = |(i, axis): (usize, &Axis)| match i == 0 || self.is_bare {
+            true => (0..axis.kernel).map(|tap| axis.outputs_of_tap(tap).len()).sum::<usize>() as f64,
+            false => (axis.output * axis.kernel) as f64,
+        };
+        let taps: f64 = self.outer().iter().enumerate().map(taps).product();
+        let cycles = RowPiece::cycles(&rows, machine, weights.rows, height > 1.0 && !self.is_bare);
+        let mut work = machine.work(Item::ArithmeticCycles, cycles * taps * weights.channels as f64)
+            + machine.work(Item::TransposedVectors, self.vectors());
+        if self.is_bare {
+            // A call for each run of taps. Its sums are added to those of the runs before.
+            let whole = |piece: &RowPiece<T::Acc>| piece.taps.len() == self.last().kernel;
+            let runs = |piece: &RowPiece<T::Acc>| if whole(piece) { height } else { taps };
+            let calls: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.count as f64).sum();
+            let pixels: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.width as f64).sum();
+            let vectors = pixels * weights.rows as f64 / weights.panels.lanes as f64;
+            work += machine.work(Item::KernelCalls, calls * (weights.count() * weights.k_blocks()) as f64)
+                + machine.work(Item::KeptVectors, vectors * weights.k_blocks() as f64);
+        }
+        Ok(work)
+    }
+
+    /// The copy of an image and group, if it were not cut.
+    fn copying(&self) -> Work {
+        let elements = |axis: &Axis| match self.is_bare {
+            true => axis.input as f64,
+            false => axis.output as f64 + ((axis.kernel - 1) * axis.dilation) as f64,
+        };
+        let elements: f64 = self.geometry.axes.iter().map(elements).product();
+        self.request.machine.work(Item::PlaneElements, elements * self.weights.channels as f64)
+    }
+}
+
+struct ChannelConv<T: Element> {
+    /// With axes merged where that gives longer rows of pixels.
+    geometry: Geometry,
+    isa: Isa,
+    finish: Finish<T::Acc>,
+    /// The pieces of a row of a full slab, and of the last one along the last axis.
+    rows: [Vec<RowPiece<T::Acc>>; 2],
+    source: ChannelSource,
+    split: GemmSplit,
+    /// The row offsets of a full block of K, and of the last one.
+    koff: [RowOffsets; 2],
+    weights: ChannelWeights,
+    copy: Piece<T::Acc>,
+    sums: Piece<T::Acc>,
+}
+
+/// One block of K of one task.
+struct ConvBlock<'a, 'io, T: Element> {
+    store: &'a OutputStore<'a, 'io, T>,
+    image: usize,
+    group: usize,
+    panels: Range<usize>,
+    slab: SourceSlab,
+    /// The pieces of a row, its pixels, and the rows of the slab.
+    pieces: &'a [RowPiece<T::Acc>],
+    width: usize,
+    rows: usize,
+    /// The copy of the block's channels.
+    x: &'a [T::Acc],
+    koff: &'a RowOffsets,
+    /// Input channels of the block.
+    channels: Range<usize>,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl<T: Element> ConvBlock<'_, '_, T> {
+    /// Whether K is one block.
+    fn is_whole(&self) -> bool {
+        self.is_first && self.is_last
+    }
+}
+
+/// One panel of weights in one block of K.
+struct ConvPanel<'a, T: Element> {
+    /// The weights: `[steps of the block][nr]`.
+    w: &'a [T::Acc],
+    nr: usize,
+    /// The bias of the channels that are not filled up.
+    bias: &'a [T::Acc],
+    /// The panel behind this one, which is prefetched.
+    prefetch: PanelPrefetch<'a, T::Acc>,
+    /// The element of Y that the first channel and the slab's first pixel go to.
+    at: usize,
+}
+
+/// A row of pixels, or two: where they begin in the copy, and the taps of the axes before the last that
+/// they multiply.
+struct ConvRows<'a, T: Element> {
+    first: usize,
+    at: usize,
+    taps: &'a OuterTaps,
+    /// For two rows, the kernel, and the elements from one row to the other.
+    pair: Option<(&'static ChannelKernel<T::Acc>, usize)>,
+}
+
+impl<T: Element> ChannelConv<T> {
+    /// Multiplies one block of K for all panels of a task.
+    fn multiply(&self, block: &ConvBlock<'_, '_, T>, sums: &mut [T::Acc]) {
+        let (taps, taps_of_next) = (&mut OuterTaps::none(), &mut OuterTaps::none());
+        for p in block.panels.clone() {
+            let mut panel = self.panel(block, p);
+            let before = if block.is_whole() { 0 } else { (p - block.panels.start) * block.rows * block.width };
+            let mut row = 0;
+            while row < block.rows {
+                let at = self.source.row_offset(&block.slab, row);
+                self.find_taps(block, row, taps);
+                let pair = self.pair(block, panel.bias.len(), row, at, taps, taps_of_next);
+                let rows = ConvRows { first: row * block.width, at, taps, pair };
+                self.multiply_rows(block, &mut panel, &rows, &mut sums[before * self.weights.nr()..]);
+                row += if pair.is_some() { 2 } else { 1 };
+            }
+        }
+    }
+
+    /// Panel number `p` of the weights.
+    fn panel<'a>(&self, block: &ConvBlock<'a, '_, T>, p: usize) -> ConvPanel<'a, T> {
+        let (io, k_total, taps, wide) = (block.store.io, self.weights.steps(), self.weights.taps, self.weights.nr());
+        let weights = self.weights.of_group(io.weights, block.group);
+        let first = p * wide;
+        let live = wide.min(self.weights.rows - first);
+        let (nr, _) = self.weights.panels.panel(live);
+        let steps = block.channels.start * taps..block.channels.end * taps;
+        let w = &weights[first * k_total..][steps.start * nr..steps.end * nr];
+        // While the first tiles are computed, the next panel is prefetched. The last panel is
+        // followed by the first one's next block of K.
+        let next = match p + 1 {
+            next if next < block.panels.end => (first + wide) * k_total + steps.start * nr,
+            _ => block.panels.start * wide * k_total + steps.end * nr,
+        };
+        let next = weights.get(next..).map_or(&[][..], |next| &next[..w.len().min(next.len())]);
+        let tiles = &block.pieces[0].tiles;
+        let kernel = tiles.two_rows(live).unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), live));
+        let calls =
+            block.rows.div_ceil(kernel.rows()) * block.pieces.iter().map(|piece| piece.tiles.count).sum::<usize>();
+        // With several blocks of K, a panel's own next block lies behind it, and not the next
+        // panel.
+        let prefetch = if block.is_whole() { PanelPrefetch::behind } else { PanelPrefetch::new };
+        let channel = block.group * self.weights.rows + first;
+        ConvPanel {
+            w,
+            nr,
+            bias: &io.bias[channel..channel + live],
+            prefetch: prefetch(next, calls, kernel, tiles.rate()),
+            at: self.geometry.output_offset(block.image, channel, block.slab.positions.start),
+        }
+    }
+
+    /// Finds the taps of the axes before the last that row `row` of a slab multiplies.
+    fn find_taps(&self, block: &ConvBlock<'_, '_, T>, row: usize, taps: &mut OuterTaps) {
+        let axes = &self.geometry.axes;
+        let row = (block.slab.positions.start + row * block.width) / axes[axes.len() - 1].output;
+        self.source.find_taps(axes, row, taps);
+    }
+
+    /// The kernel for row `row` and the next one, if they are to be multiplied at once, and the elements
+    /// from one to the other. `taps` are those of the row, and become those of both.
+    fn pair(
+        &self,
+        block: &ConvBlock<'_, '_, T>,
+        channels: usize,
+        row: usize,
+        at: usize,
+        taps: &mut OuterTaps,
+        taps_of_next: &mut OuterTaps,
+    ) -> Option<(&'static ChannelKernel<T::Acc>, usize)> {
+        // Rows without padding have nothing that the taps of another row could read.
+        if matches!(self.source, ChannelSource::Bare(_)) || row + 1 == block.rows || !taps.is_one_run() {
+            return None;
+        }
+        let kernel = block.pieces[0].tiles.two_rows(channels)?;
+        self.find_taps(block, row + 1, taps_of_next);
+        if !taps_of_next.is_one_run() {
+            return None;
+        }
+        taps.join(taps_of_next);
+        Some((kernel, self.source.row_offset(&block.slab, row + 1) - at))
+    }
+
+    /// Multiplies a row of pixels, or two. `sums` are those of the panel.
+    fn multiply_rows(
+        &self,
+        block: &ConvBlock<'_, '_, T>,
+        panel: &mut ConvPanel<'_, T>,
+        rows: &ConvRows<'_, T>,
+        sums: &mut [T::Acc],
+    ) {
+        let channels = panel.bias.len();
+        for piece in block.pieces {
+            for t in 0..piece.tiles.count {
+                let pixels = rows.pair.map_or_else(|| piece.tiles.pixels(t), |(kernel, _)| 0..kernel.mr());
+                let kernel = rows.pair.map_or_else(|| piece.tiles.kernel(pixels.len(), channels), |(kernel, _)| kernel);
+                let pixel = piece.start + pixels.start;
+                let kept = if block.is_whole() { 0 } else { (rows.first + pixel) * self.weights.nr() };
+                let tile = &mut sums[kept..kept + pixels.len() * panel.nr];
+                self.multiply_tile(block, panel, rows, (piece, kernel, pixel), tile);
+            }
+        }
+    }
+
+    /// Sums the runs of taps of a tile that begins with pixel `pixel` of the rows. The last block of K
+    /// finishes it into Y.
+    fn multiply_tile(
+        &self,
+        block: &ConvBlock<'_, '_, T>,
+        panel: &mut ConvPanel<'_, T>,
+        rows: &ConvRows<'_, T>,
+        (piece, kernel, pixel): (&RowPiece<T::Acc>, &ChannelKernel<T::Acc>, usize),
+        tile: &mut [T::Acc],
+    ) {
+        let (all, width) = (self.geometry.axes[self.geometry.axes.len() - 1].kernel, block.channels.len());
+        let x = &block.x[rows.at + pixel..];
+        let pitch = rows.pair.map_or(0, |(_, pitch)| pitch);
+        // Without taps there is still the bias to be stored: one empty run.
+        let count = rows.taps.count(&piece.taps, all);
+        for run in 0..count.max(1) {
+            let taps = if count == 0 { 0..0 } else { rows.taps.run(run, &piece.taps, all) };
+            let steps = taps.start * width..taps.end * width;
+            let w = &panel.w[steps.start * panel.nr..steps.end * panel.nr];
+            let koff = block.koff.rows(steps).with_pitch(pitch);
+            let (accumulate, prefetch) = (!block.is_first || run > 0, panel.prefetch.during(koff.len()));
+            if block.is_last && run + 1 >= count {
+                let steps = LastSteps { x, koff, w, prefetch, accumulate, bias: panel.bias };
+                steps.finish(kernel, tile, panel.at + rows.first + pixel, block.store);
+            } else {
+                kernel.partial(x, koff, w, prefetch, tile, accumulate);
+            }
+        }
+    }
+}
+
+impl<T: Element> Split for ChannelConv<T> {
+    fn tasks(&self) -> usize {
+        self.split.tasks()
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.split.part(task);
+        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.slab(part.columns).positions);
+        patch(part.patch(&self.geometry, rows, positions));
+    }
+}
+
+impl<T: Element> Lowering<T> for ChannelConv<T> {
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        self.weights.pack(Op::Conv, w, packed);
+    }
+
+    /// One share of the panels, for one slab of one group of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let geometry = &self.geometry;
+        let Part { image, group, columns, panels } = self.split.part(task);
+        let mut arena = Arena::new(scratch);
+        let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
+        let (channels, most) = (self.weights.channels, self.weights.block);
+        let x = &io.x[geometry.input_offset(image, group * channels, 0)..];
+        let store = self.finish.store(io);
+        // Without channels there is still the bias to be stored: one empty block.
+        for first in (0..channels.max(1)).step_by(most) {
+            let width = most.min(channels - first);
+            let slab = self.source.slab(columns);
+            self.source.fill(self.isa, &slab, &x[first * geometry.input_spatial()..], width, copy);
+            let pieces = &self.rows[usize::from(self.source.is_edge(&slab, geometry.axes.len()))];
+            let row_len = pieces.iter().map(|piece| piece.tiles.width).sum();
+            let block = ConvBlock {
+                store: &store,
+                image,
+                group,
+                panels: panels.clone(),
+                pieces,
+                width: row_len,
+                rows: slab.positions.len() / row_len,
+                slab,
+                x: copy,
+                koff: &self.koff[usize::from(width != most)],
+                channels: first..first + width,
+                is_first: first == 0,
+                is_last: first + width == channels,
+            };
+            self.multiply(&block, sums);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a slab of outputs reads: a copy of its part of X, in padded planes, or in rows without padding.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::{Isa, RowOffsets, stream};
+
+use super::taps::{MOST_RUNS, OuterTaps};
+use crate::conv::planes::{self, PaddedPlanes, Slab};
+use crate::element::Element;
+use crate::{Axis, Geometry};
+
+/// The copy of X that tasks read.
+pub(super) enum ChannelSource {
+    Padded(PaddedPlanes),
+    Bare(BareRows),
+}
+
+/// A slab of either.
+pub(super) struct SourceSlab {
+    /// Its output positions, which are neighbours in a channel of Y.
+    pub(super) positions: Range<usize>,
+    at: SlabAt,
+}
+
+enum SlabAt {
+    Padded(Slab),
+    /// The first position of X on the outermost axis that the copy has.
+    Bare(usize),
+}
+
+impl ChannelSource {
+    /// Slab number `index`.
+    pub(super) fn slab(&self, index: usize) -> SourceSlab {
+        match self {
+            Self::Padded(planes) => {
+                SourceSlab { positions: planes.positions(index), at: SlabAt::Padded(planes.slab(index)) }
+            }
+            Self::Bare(rows) => {
+                SourceSlab { positions: rows.positions(index), at: SlabAt::Bare(rows.seen(index).start) }
+            }
+        }
+    }
+
+    /// Whether the slab is the last one along a row, which is cut.
+    pub(super) fn is_edge(&self, slab: &SourceSlab, rank: usize) -> bool {
+        match (self, &slab.at) {
+            (Self::Padded(planes), SlabAt::Padded(slab)) => planes.axis() + 1 == rank && !planes.is_full(slab),
+            _ => false,
+        }
+    }
+
+    /// Where row `row` of a slab begins in the copy, for a tap of offset 0.
+    pub(super) fn row_offset(&self, slab: &SourceSlab, row: usize) -> usize {
+        match (self, &slab.at) {
+            (Self::Bare(rows), SlabAt::Bare(origin)) => {
+                rows.row_offset(row + slab.positions.start / rows.width(), *origin)
+            }
+            (Self::Padded(planes), _) => planes.row_offset(row),
+            (Self::Bare(_), SlabAt::Padded(_)) => unreachable!("a slab of another source"),
+        }
+    }
+
+    /// Finds the taps of the axes before the last that row `row` of the layer multiplies. Kernels may
+    /// read the padding of planes, so that these leave out taps of the outermost axis alone.
+    pub(super) fn find_taps(&self, axes: &[Axis], row: usize, taps: &mut OuterTaps) {
+        let is_bare = matches!(self, Self::Bare(_));
+        let outer = &axes[..axes.len() - 1];
+        taps.find(outer, row, |i, o| if i == 0 || is_bare { outer[i].taps_of_output(o) } else { 0..outer[i].kernel });
+    }
+
+    /// The row offsets of a block of K with `width` channels.
+    pub(super) fn offsets(&self, width: usize) -> RowOffsets {
+        match self {
+            Self::Padded(planes) => planes.offsets(width),
+            Self::Bare(rows) => rows.offsets(width),
+        }
+    }
+
+    /// Copies what a slab sees of `count` channels of X, the first of which `x` begins with.
+    pub(super) fn fill<T: Element>(&self, isa: Isa, slab: &SourceSlab, x: &[T], count: usize, copy: &mut [T::Acc]) {
+        match (self, &slab.at) {
+            (Self::Padded(planes), SlabAt::Padded(slab)) => {
+                planes.fill(isa, slab, x, &mut copy[..count * planes.channel_len]);
+            }
+            (Self::Bare(rows), _) => rows.fill(isa, &slab.positions, x, count, copy),
+            (Self::Padded(_), SlabAt::Bare(_)) => unreachable!("a slab of another source"),
+        }
+    }
+}
+
+/// Rows of X without their padding, for a Conv of stride 1 with two axes at least. A slab is a run of
+/// positions of the outermost axis.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct BareRows {
+    axes: Vec<Axis>,
+    /// Elements of X from one position of an axis to the next.
+    pitches: Vec<usize>,
+    /// Elements from the rows of one channel to those of the next.
+    pub(super) channel_len: usize,
+    /// Elements before the first row. Row offsets are those of taps without padding, so that a row's
+    /// tap of offset 0 may lie before the rows by as much as the padding shifts it.
+    margin: usize,
+    /// Positions of the outermost axis in a slab.
+    pub(super) extent: usize,
+}
+
+impl BareRows {
+    /// Pixels of a row, at most: little of longer ones is padding.
+    const MOST_PIXELS: usize = 1 << 14;
+
+    /// Whether rows without padding can serve a layer, and some tap of the last axis sees padding.
+    pub(super) fn can_serve(geometry: &Geometry) -> bool {
+        let Some((last, outer)) = geometry.axes.split_last() else { return false };
+        let taps = outer.iter().fold(1_usize, |taps, axis| taps.saturating_mul(axis.kernel));
+        geometry.axes.iter().all(|axis| axis.stride == 1 && axis.input > 0)
+            && taps <= MOST_RUNS
+            && last.kernel <= MOST_RUNS
+            && last.output <= Self::MOST_PIXELS
+            && (0..last.kernel).any(|tap| last.outputs_of_tap(tap).len() < last.output)
+    }
+
+    /// The rows of slabs of `extent` positions. None if they exceed the address space.
+    pub(super) fn new(axes: &[Axis], extent: usize) -> Option<Self> {
+        let mut pitches = alloc::vec![1_usize; axes.len()];
+        for i in (1..axes.len()).rev() {
+            pitches[i - 1] = pitches[i].checked_mul(axes[i].input)?;
+        }
+        let first = &axes[0];
+        let seen = first.input.min(extent.checked_add((first.kernel - 1) * first.dilation)?);
+        let channel_len = planes::padded(seen.checked_mul(pitches[0])?)?;
+        let mut new = Self { axes: axes.to_vec(), pitches, channel_len, margin: 0, extent };
+        new.margin = new.shift(|axis| axis.pad_begin)?;
+        Some(new)
+    }
+
+    /// Slabs of an image.
+    pub(super) fn slabs(&self) -> usize {
+        self.axes[0].output.div_ceil(self.extent)
+    }
+
+    /// Rows of pixels of a full slab.
+    pub(super) fn rows(&self) -> usize {
+        self.extent * self.positions_inside() / self.width()
+    }
+
+    /// Values of the copy of `block` channels, of which tiles read up to `most_pixels` at once. None if
+    /// they exceed the address space.
+    pub(super) fn copy_len(&self, block: usize, most_pixels: usize) -> Option<usize> {
+        // Kernels are told that they read as far behind the rows as taps are shifted.
+        let reach = self.shift(|axis| (axis.kernel - 1) * axis.dilation)?;
+        let furthest = self.shift(|axis| axis.output - 1)? - (self.axes[0].output - self.extent) * self.pitches[0];
+        let lens = [self.margin, furthest, block.checked_mul(self.channel_len)?, reach, most_pixels];
+        lens.into_iter().try_fold(0_usize, |sum, len| sum.checked_add(len))
+    }
+
+    /// Elements of X that so many positions of each axis are together. None if they exceed the
+    /// address space.
+    fn shift(&self, positions: impl Fn(&Axis) -> usize) -> Option<usize> {
+        let mut shifts = self.axes.iter().zip(&self.pitches).map(|(axis, pitch)| positions(axis).checked_mul(*pitch));
+        shifts.try_fold(0_usize, |sum, shift| sum.checked_add(shift?))
+    }
+
+    fn last(&self) -> &Axis {
+        &self.axes[self.axes.len() - 1]
+    }
+
+    /// Pixels of a row.
+    fn width(&self) -> usize {
+        self.last().output
+    }
+
+    /// Output positions for each position of the outermost axis.
+    fn positions_inside(&self) -> usize {
+        self.axes[1..].iter().map(|axis| axis.output).product()
+    }
+
+    /// The output positions of slab number `slab`.
+    fn positions(&self, slab: usize) -> Range<usize> {
+        let (start, inside) = (slab * self.extent, self.positions_inside());
+        start * inside..self.axes[0].output.min(start + self.extent) * inside
+    }
+
+    /// The positions of X on the outermost axis that slab number `slab` sees.
+    fn seen(&self, slab: usize) -> Range<usize> {
+        self.seen_by(&self.positions(slab))
+    }
+
+    /// The same for the slab with these output positions. There are some among them that it may not see.
+    fn seen_by(&self, positions: &Range<usize>) -> Range<usize> {
+        let (first, inside) = (&self.axes[0], self.positions_inside());
+        let origin = (positions.start / inside).saturating_sub(first.pad_begin);
+        let end = positions.end / inside + (first.kernel - 1) * first.dilation;
+        origin..end.saturating_sub(first.pad_begin).min(first.input).max(origin)
+    }
+
+    /// Where row `row` of the layer begins in the copy of a slab that begins with position `origin`.
+    fn row_offset(&self, row: usize, origin: usize) -> usize {
+        // Not negative: the margin is as long as all paddings shift a row.
+        let mut at = self.margin - self.last().pad_begin;
+        let mut rest = row;
+        for (axis, pitch) in self.axes.iter().zip(&self.pitches).rev().skip(1) {
+            at = at + rest % axis.output * pitch - axis.pad_begin * pitch;
+            rest /= axis.output;
+        }
+        at - origin * self.pitches[0]
+    }
+
+    fn offsets(&self, width: usize) -> RowOffsets {
+        let mut offsets = Vec::new();
+        let kernel: Vec<_> = self.axes.iter().map(|axis| axis.kernel).collect();
+        planes::for_each_position(&kernel, |tap| {
+            let shift = |(i, k): (usize, &usize)| k * self.axes[i].dilation * self.pitches[i];
+            let shift: usize = tap.iter().enumerate().map(shift).sum();
+            offsets.extend((0..width).map(|c| (c * self.channel_len + shift) as u32));
+        });
+        RowOffsets::new(offsets)
+    }
+
+    fn fill<T: Element>(&self, isa: Isa, positions: &Range<usize>, x: &[T], count: usize, copy: &mut [T::Acc]) {
+        let (seen, pitch) = (self.seen_by(positions), self.pitches[0]);
+        let channel = self.axes[0].input * pitch;
+        for (c, rows) in copy[self.margin..].chunks_exact_mut(self.channel_len).take(count).enumerate() {
+            let x = &x[c * channel..][seen.start * pitch..seen.end * pitch];
+            stream::widen(isa, x, &mut rows[..x.len()]);
+        }
+    }
+}

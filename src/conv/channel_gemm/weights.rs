@@ -1,0 +1,151 @@
+//! How these lowerings pack weights.
+
+use alloc::string::String;
+use core::ops::Range;
+
+use convoke_kernels::Real;
+
+use crate::Op;
+use crate::conv::channel_tiles::ChannelPanels;
+use crate::conv::contract::Request;
+use crate::conv::layout::WeightLayout;
+use crate::conv::planes;
+use crate::conv::shares::Part;
+use crate::element::Element;
+
+/// Steps of k in a block, at most: 64 channels of a 3x3 kernel. A block is at least the taps
+/// of one channel. A panel of 32 `f32` channels is then more than the L1 cache holds, but it is
+/// read in order and prefetched. With so few steps that a panel stays in the L1 cache, the way
+/// of sums to scratch and back costs more than that saves.
+const MOST_STEPS: usize = 576;
+
+/// How W is packed: panels of output channels, each `[K][NR]`. K is ordered by blocks of
+/// channels, then taps, then channels of the block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ChannelWeights {
+    pub(super) groups: usize,
+    /// Output channels of a group.
+    pub(super) rows: usize,
+    /// The same with those that fill up the last panel.
+    pub(super) padded: usize,
+    /// Input channels of a group.
+    pub(super) channels: usize,
+    /// Input channels of a block of K.
+    pub(super) block: usize,
+    pub(super) taps: usize,
+    /// How output channels are cut into panels.
+    pub(super) panels: ChannelPanels,
+}
+
+impl ChannelWeights {
+    /// The weights of a request's layer.
+    ///
+    /// # Errors
+    /// Weights that are packed already have another layout, the ISA has no kernels, or the packed
+    /// weights would be too large.
+    pub(super) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
+        let geometry = request.geometry;
+        let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
+        let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
+        // ConvTranspose multiplies by one tap at a time.
+        let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
+        let block = planes::channels_per_block(channels, taps_of_step, MOST_STEPS);
+        let panels =
+            ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(|| String::from("no kernel for this tile"))?;
+        let padded = panels.padded(rows);
+        let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
+        if len.is_none_or(|len| len > isize::MAX as usize / size_of::<f64>()) {
+            return Err(String::from("the packed weights do not fit the address space"));
+        }
+        let weights = Self { groups, rows, padded, channels, block, taps, panels };
+        match request.layout {
+            Some(WeightLayout::ChannelPanels { block: packed, .. }) if *packed != block => {
+                Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"))
+            }
+            Some(packed) if *packed != weights.layout() => Err(packed.mismatch()),
+            _ => Ok(weights),
+        }
+    }
+
+    pub(super) fn layout(&self) -> WeightLayout {
+        WeightLayout::ChannelPanels { nr: self.nr(), block: self.block }
+    }
+
+    /// Output channels of a panel.
+    pub(super) fn nr(&self) -> usize {
+        self.panels.wide
+    }
+
+    /// Panels of a group.
+    pub(super) fn count(&self) -> usize {
+        self.rows.div_ceil(self.nr())
+    }
+
+    /// Blocks of K.
+    pub(super) fn k_blocks(&self) -> usize {
+        self.channels.div_ceil(self.block)
+    }
+
+    /// Input channels of the last block of K.
+    pub(super) fn last_block(&self) -> usize {
+        self.channels - self.k_blocks().saturating_sub(1) * self.block
+    }
+
+    /// Vectors of a pixel of Y.
+    pub(super) fn vectors(&self) -> usize {
+        self.rows.div_ceil(self.panels.lanes)
+    }
+
+    /// The output channels of a group that some panels have.
+    pub(super) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
+        (panels.start * self.nr()).min(self.rows)..(panels.end * self.nr()).min(self.rows)
+    }
+
+    /// The output channels of a task, counted over all groups.
+    pub(super) fn channels_of(&self, part: &Part) -> Range<usize> {
+        let (rows, first) = (self.rows_of(&part.panels), part.group * self.rows);
+        first + rows.start..first + rows.end
+    }
+
+    /// Steps of K.
+    pub(super) fn steps(&self) -> usize {
+        self.channels * self.taps
+    }
+
+    /// Packed values of all groups.
+    pub(super) fn len(&self) -> usize {
+        self.groups * self.group_len()
+    }
+
+    /// Packed values of a group.
+    pub(super) fn group_len(&self) -> usize {
+        self.padded * self.steps()
+    }
+
+    pub(super) fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
+        &packed[group * self.group_len()..(group + 1) * self.group_len()]
+    }
+
+    /// Packs W.
+    pub(super) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
+        let Self { rows, channels, taps, block, .. } = *self;
+        if self.group_len() == 0 {
+            return;
+        }
+        for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
+            let value = |row: usize, tap: usize, c: usize| match op {
+                Op::Conv => w[((group * rows + row) * channels + c) * taps + tap].to_acc(),
+                Op::ConvTranspose => w[((group * channels + c) * rows + row) * taps + tap].to_acc(),
+            };
+            for (p, panel) in packed.chunks_mut(self.nr() * self.steps()).enumerate() {
+                let width = panel.len() / self.steps();
+                for (k, step) in panel.chunks_exact_mut(width).enumerate() {
+                    let (tap, c) = planes::step_of(k, channels, taps, block);
+                    for (row, packed) in (p * self.nr()..).zip(step) {
+                        *packed = if row < rows { value(row, tap, c) } else { T::Acc::ZERO };
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! How the product is cut: tiles, slabs of positions, shares of the panels, blocks of K.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::{Prefetch, Real, SpatialKernel};
+
+use super::source::{RowReading, SourcePlan, cropped, live_runs};
+use crate::conv::contract::Request;
+use crate::conv::layout::WeightLayout;
+use crate::conv::macro_kernel::{FEW_STEPS, SpatialTiles, lanes};
+use crate::conv::planes::{self, PER_THREAD, PlaneSizes, SlabLimits};
+use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
+use crate::conv::view;
+use crate::element::Element;
+use crate::machine::{Item, Kind, Machine, Work};
+use crate::{Axis, Geometry};
+
+/// Steps of k in a block, at most, if several taps share a block of weights. A block is at least the
+/// taps of one channel. With fewer steps, the way of sums to scratch and back would cost more; with more
+/// steps, a block of A would leave the L2 cache. Packed weights depend on it, so it depends on no machine.
+const MOST_STEPS: usize = 512;
+/// Panels of A from which on packing B can pay: each reads it once more.
+const PACK_PANELS: usize = 3;
+/// The same where X does not begin at a cache line, though its rows are whole lines: every vector
+/// that is read in place then crosses into the next one.
+const PACK_PANELS_OFF_LINE: usize = 8;
+/// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's
+/// sets, or fewer, and drive one another out; otherwise reading them in place is as fast as reading
+/// a packed panel, and the packing is saved.
+const CONFLICT_BYTES: usize = 1024;
+/// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
+const FEW_ROWS: usize = 8;
+/// The share of the time of a cut into more tasks that one into fewer must stay below. With more tasks, it
+/// matters less if a thread is late.
+const WORTH_IT: f64 = 0.97;
+
+/// Steps of k in a block, at most, for rows of X: a panel of B of 32 columns of `f32` then just fills the L1
+/// cache.
+fn most_rows(machine: &Machine) -> usize {
+    machine.l1_bytes / (32 * size_of::<f32>())
+}
+
+/// Bytes of the sums of one task, at most: with a block of A they stay in the L2 cache.
+fn sums_bytes(machine: &Machine) -> usize {
+    machine.block_l2_bytes() / 4
+}
+
+/// Whether rows of B are rows of X: kernel 1, stride 1 and no padding.
+fn is_pointwise(axes: &[Axis]) -> bool {
+    axes.iter().all(|axis| axis.kernel == 1 && axis.stride == 1 && !axis.is_padded())
+}
+
+/// How the product is cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct GemmBlocking {
+    pub(super) source: SourcePlan,
+    /// Input channels of a block of K, and blocks.
+    pub(super) block: usize,
+    pub(super) k_blocks: usize,
+    /// Input channels of a block of the packed weights: all, if there is one tap. The order of K then does
+    /// not depend on the blocks.
+    pub(super) packed_block: usize,
+    /// Parts of K whose sums are kept in between: runs of taps of all blocks.
+    pub(super) k_parts: usize,
+    /// Vectors of columns of a full slab.
+    pub(super) vectors: usize,
+    pub(super) split: GemmSplit,
+}
+
+/// A way to cut the product.
+pub(super) struct GemmChoice<A: Real> {
+    pub(super) blocking: GemmBlocking,
+    pub(super) tiles: SpatialTiles<A>,
+    /// What all tasks take.
+    pub(super) work: Work,
+}
+
+impl<A: Real> GemmChoice<A> {
+    /// The choice whose busiest thread ends first.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(super) fn best<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
+        let search = GemmSearch { request, most_bytes };
+        let choices = if is_pointwise(&request.geometry.axes) { search.of_rows()? } else { search.of_planes()? };
+        let mut choices = choices.into_iter();
+        let mut best = choices.next().expect("a search without an error has a choice");
+        for other in choices {
+            if search.latency_cycles(&other) < WORTH_IT * search.latency_cycles(&best) {
+                best = other;
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// The search for the best cut.
+struct GemmSearch<'a, T: Element> {
+    request: &'a Request<'a, T>,
+    /// Bytes that the copy and the sums of a slab should not exceed.
+    most_bytes: usize,
+}
+
+impl<T: Element> GemmSearch<'_, T> {
+    /// Cycles until the busiest thread is done. Beside its tasks, it reads what other threads read
+    /// too: the weights, or with several shares of them the columns.
+    fn latency_cycles(&self, choice: &GemmChoice<T::Acc>) -> f64 {
+        let Request { geometry, machine, threads, .. } = *self.request;
+        let GemmBlocking { split, vectors, source, .. } = choice.blocking;
+        let columns = |part: &Part| match source {
+            SourcePlan::Rows(..) => (self.vectors() - part.columns * vectors).min(vectors),
+            SourcePlan::Planes(..) => vectors,
+        };
+        let of_part = |part: &Part| choice.tiles.panels.rows(&part.panels).len() * columns(part);
+        let own = choice.work * (split.unevenness(threads, of_part) / threads as f64);
+        let read = if split.shares == 1 {
+            let groups = (geometry.batch * geometry.group).div_ceil(threads).min(geometry.group);
+            (geometry.weight_len() / geometry.group) as f64 * groups as f64 * size_of::<T::Acc>() as f64
+        } else {
+            geometry.input_len() as f64 * size_of::<T>() as f64
+        };
+        let reading = read / machine.l3_bytes_per_cycle;
+        machine.together(own, Work::of(Kind::Fetches, reading)).cycles()
+    }
+
+    /// Vectors of columns of an image, if they are not cut.
+    fn vectors(&self) -> usize {
+        self.request.geometry.output_spatial().div_ceil(lanes::<T::Acc>(self.request.isa()))
+    }
+
+    /// The panel height of weights that are packed already.
+    fn packed_height(&self) -> Result<Option<usize>, String> {
+        match self.request.layout {
+            None => Ok(None),
+            Some(WeightLayout::Panels { mr, .. }) => Ok(Some(*mr)),
+            Some(other) => Err(other.mismatch()),
+        }
+    }
+
+    /// The cheapest tile, if the cycles of each kernel are multiplied by its `factor`.
+    fn tiles(
+        &self,
+        vectors: usize,
+        factor: impl Fn(&SpatialKernel<T::Acc>) -> f64,
+    ) -> Result<SpatialTiles<T::Acc>, String> {
+        let Request { geometry, machine, .. } = *self.request;
+        let mr = self.packed_height()?;
+        SpatialTiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, factor)
+            .ok_or_else(|| String::from("no kernel for this tile"))
+    }
+
+    /// What all tasks take. Arithmetic on the source takes `factor` times as long as on packed panels, and
+    /// a slab copies as `copies` says.
+    fn work(&self, blocking: &GemmBlocking, tiles: &SpatialTiles<T::Acc>, factor: f64, copies: Work) -> Work {
+        let Request { geometry, machine, .. } = *self.request;
+        let GemmBlocking { vectors, k_parts, split, .. } = *blocking;
+        let (rows, steps) =
+            (geometry.out_channels_per_group(), cropped(geometry).kernel_volume() * geometry.in_channels_per_group());
+        let kept = k_parts.saturating_sub(1) as f64 * (rows * vectors) as f64;
+        let of_slab = tiles.work(machine, vectors, steps) * factor
+            + tiles.finish_work(machine, vectors, k_parts)
+            + machine.work(Item::KeptVectors, kept)
+            + copies * split.shares as f64
+            + machine.work(Item::Tasks, 1.0);
+        of_slab * (split.images * split.groups * split.columns) as f64
+    }
+
+    /// Cuts for a source of padded planes: with slabs for several tasks of each thread, and for one.
+    fn of_planes(&self) -> Result<Vec<GemmChoice<T::Acc>>, String> {
+        let first = self.of_slabs(PER_THREAD[0])?;
+        let others = if self.request.threads > 1 { self.of_slabs(PER_THREAD[1]).ok() } else { None };
+        Ok([first].into_iter().chain(others).collect())
+    }
+
+    /// Slabs of planes for `per_thread` tasks of each thread, unless they would be too small. Where there
+    /// are too few slabs to keep the threads busy, the panels are shared out, too.
+    fn of_slabs(&self, per_thread: usize) -> Result<GemmChoice<T::Acc>, String> {
+        let Request { geometry, machine, threads, .. } = *self.request;
+        let (rows, channels, taps) =
+            (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.kernel_volume());
+        let axes = cropped(geometry).axes;
+        let block = planes::channels_per_block(channels, taps, MOST_STEPS);
+        let (k_blocks, value_bytes) = (channels.div_ceil(block), size_of::<T::Acc>());
+        let k_parts = k_blocks.max(1) * live_runs(&geometry.axes);
+        let a_bytes = (rows * block * taps).saturating_mul(value_bytes);
+        let limits = SlabLimits {
+            images: geometry.batch * geometry.group,
+            block,
+            budget_bytes: planes::budget_beside(machine, a_bytes).min(self.most_bytes),
+            value_bytes,
+            threads,
+            per_thread,
+        };
+        let sums_of = |columns: usize| if k_parts > 1 { columns.saturating_mul(rows) } else { 0 };
+        let (cut, sizes) =
+            limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
+        let vectors = sizes.columns.div_ceil(lanes::<T::Acc>(self.request.isa()));
+        // Whether taps are shifts of one another's views, and there are more steps than stores hide.
+        let is_shifted = channels * taps > FEW_STEPS && view::is_shifted(&axes);
+        let tiles = self.tiles(vectors, |kernel| machine.shifted_views(kernel.mr(), is_shifted))?;
+        let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.slabs, tiles.panels.count());
+        let shares = if threads == 1 { 1 } else { threads.div_ceil(images * groups * columns).clamp(1, panels.max(1)) };
+        let split = GemmSplit { images, groups, columns, panels, shares };
+        let packed_block = if taps == 1 { channels } else { block };
+        let source = SourcePlan::Planes(cut, sizes);
+        let blocking = GemmBlocking { source, block, k_blocks, packed_block, k_parts, vectors, split };
+        let copies = self.plane_copies(&sizes, k_blocks);
+        let work = self.work(&blocking, &tiles, machine.shifted_views(tiles.mr(), is_shifted), copies);
+        Ok(GemmChoice { blocking, tiles, work })
+    }
+
+    /// What a slab of planes takes to fill.
+    fn plane_copies(&self, sizes: &PlaneSizes, k_blocks: usize) -> Work {
+        let Request { geometry, machine, .. } = *self.request;
+        // The place of a row of planes is found once for all channels of a block.
+        let width = geometry.axes.last().map_or(1, |axis| axis.output);
+        let rows = (k_blocks * (sizes.channel_len / width)) as f64;
+        let elements = (geometry.in_channels_per_group() * sizes.channel_len) as f64;
+        machine.work(Item::PlaneElements, elements) + machine.work(Item::PlaneRows, rows)
+    }
+
+    /// Cuts for a source of rows of X: threads share out the columns, or the panels.
+    fn of_rows(&self) -> Result<Vec<GemmChoice<T::Acc>>, String> {
+        let Request { geometry, machine, threads, .. } = *self.request;
+        let (channels, positions) = (geometry.in_channels_per_group(), geometry.input_spatial());
+        let block = channels.div_ceil(channels.div_ceil(most_rows(machine)).max(1)).max(1);
+        if u32::try_from(block.saturating_mul(positions)).is_err() {
+            return Err(alloc::format!("{block} rows of X, of {positions} positions each, exceed 32-bit offsets"));
+        }
+        let tiles = |search: &Self| {
+            search.tiles(search.vectors(), |kernel| {
+                let is_near = block * kernel.nr() * size_of::<T::Acc>() <= machine.l1_bytes;
+                if is_near { 1.0 } else { machine.prices().far_panel }
+            })
+        };
+        let panels = tiles(self)?.panels.count();
+        let by_columns = self.of_columns(block, tiles(self)?);
+        let by_panels = (threads > 1 && threads <= panels).then(|| Ok(self.of_panels(block, tiles(self)?)));
+        Ok([by_columns].into_iter().chain(by_panels.transpose().map_err(|error: String| error)?).collect())
+    }
+
+    /// Columns of a task are whole tiles, enough for every thread to have a few tasks.
+    fn of_columns(&self, block: usize, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
+        let Request { geometry, threads, .. } = *self.request;
+        let (vectors, images, widest) = (self.vectors(), geometry.batch * geometry.group, tiles.widest());
+        let of_task = (vectors * images).div_ceil(if threads == 1 { 1 } else { TASKS_PER_THREAD * threads });
+        let most_tiles = self.most_vectors(&tiles, 1).min(of_task).div_ceil(widest);
+        let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, threads) * widest;
+        let slabs = images * vectors.div_ceil(task_vectors);
+        let shares = if threads == 1 { 1 } else { (2 * threads).div_ceil(slabs).clamp(1, tiles.panels.count().max(1)) };
+        self.of_row_slabs(block, tiles, task_vectors, shares)
+    }
+
+    /// Each thread has a share of the panels, for as many columns as the sums of a task allow. So
+    /// threads write whole rows of Y. Where rows are cut, two threads write the cache line in which
+    /// one ends and the other begins.
+    fn of_panels(&self, block: usize, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
+        let (shares, widest) = (self.request.threads, tiles.widest());
+        let most_tiles = self.most_vectors(&tiles, shares).min(self.vectors()).div_ceil(widest);
+        self.of_row_slabs(block, tiles, most_tiles.max(1) * widest, shares)
+    }
+
+    /// Slabs of `task_vectors` vectors of columns, and panels in `shares` shares.
+    fn of_row_slabs(
+        &self,
+        block: usize,
+        tiles: SpatialTiles<T::Acc>,
+        task_vectors: usize,
+        shares: usize,
+    ) -> GemmChoice<T::Acc> {
+        let Request { geometry, machine, .. } = *self.request;
+        let (channels, panels) = (geometry.in_channels_per_group(), tiles.panels.count());
+        let k_blocks = channels.div_ceil(block).max(1);
+        let (columns, vectors) = (self.vectors().div_ceil(task_vectors), task_vectors.min(self.vectors()));
+        let split = GemmSplit { images: geometry.batch, groups: geometry.group, columns, panels, shares };
+        let reading = RowReading::new::<T>(geometry, panels);
+        let source = SourcePlan::Rows(reading, task_vectors * tiles.lanes);
+        let blocking =
+            GemmBlocking { source, block, k_blocks, packed_block: channels, k_parts: k_blocks, vectors, split };
+        // As f64: hostile sizes may exceed usize.
+        let packed = if reading == RowReading::Packed { channels as f64 * (vectors * tiles.lanes) as f64 } else { 0.0 };
+        // The last slab counts as the part of a full one that it has.
+        let part = self.vectors() as f64 / (vectors * columns) as f64;
+        let work = self.work(&blocking, &tiles, 1.0, machine.work(Item::PackedElements, packed)) * part;
+        GemmChoice { blocking, tiles, work }
+    }
+
+    /// Vectors of columns whose sums a task keeps in the L2 cache, with panels in `shares` shares.
+    fn most_vectors(&self, tiles: &SpatialTiles<T::Acc>, shares: usize) -> usize {
+        let rows = tiles.panels.rows(&(0..tiles.panels.count().div_ceil(shares))).len();
+        let bytes = sums_bytes(self.request.machine).min(self.most_bytes);
+        bytes / size_of::<T::Acc>() / tiles.lanes / rows.max(1)
+    }
+}
+
+impl RowReading {
+    /// How rows of X are read by so many panels of A.
+    fn new<T: Element>(geometry: &Geometry, panels: usize) -> Self {
+        let row_bytes = geometry.input_spatial() * size_of::<T>();
+        let is_in_conflict = geometry.in_channels_per_group() > FEW_ROWS
+            && row_bytes.is_multiple_of(CONFLICT_BYTES)
+            && panels >= PACK_PANELS;
+        if !T::DIRECT || is_in_conflict {
+            Self::Packed
+        } else if panels >= PACK_PANELS_OFF_LINE && row_bytes.is_multiple_of(Prefetch::LINE) {
+            Self::InPlaceIfAligned
+        } else {
+            Self::InPlace
+        }
+    }
+}

@@ -1,0 +1,748 @@
+//! Padded planes: copies of a block of X, split into the phases of its strides, that make every
+//! row of the im2col matrix a shifted view.
+//!
+//! A task copies what a slab of the output sees. A slab has one position on each axis before its
+//! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
+//! run of consecutive output elements.
+//!
+//! An axis is split into the phases of its stride (`view.rs`), so that the positions of one phase
+//! are neighbours. All planes have the same pitches, and so output position o of the slab reads
+//! element `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours,
+//! and its rows are offsets. For ConvTranspose the positions are those of a phase of Y, and X has
+//! one phase.
+//!
+//! Between two rows of the slab there are as many garbage columns as the shifts are long. They
+//! are dropped when tiles are stored.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
+use convoke_kernels::stream;
+use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap, interleave_kernels};
+
+use super::macro_kernel::a_block_bytes;
+use super::view::{period, phases, place, reach, shift};
+use crate::conv::shares::even_share;
+use crate::exec::Line;
+use crate::machine::Machine;
+use crate::{Axis, Element, Geometry};
+
+/// How the output is cut into slabs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlabCut {
+    /// The axis that is cut.
+    pub(crate) axis: usize,
+    /// Positions of a slab on it. The last slab may have fewer.
+    pub(crate) extent: usize,
+}
+
+/// The planes of one channel: pitches, the offsets of taps, and the rows that are filled.
+pub(crate) struct PaddedPlanes {
+    axes: Vec<Axis>,
+    /// The element of X that output position 0 reads through the first tap of each axis. It may lie
+    /// before X.
+    first: Vec<isize>,
+    cut: SlabCut,
+    /// Elements of a plane along each axis.
+    spans: Vec<usize>,
+    /// Elements from one position of an axis to the next.
+    pitches: Vec<usize>,
+    /// Elements of the planes of one channel.
+    pub(crate) channel_len: usize,
+    /// For each tap, the offset of its view.
+    taps: Vec<usize>,
+    /// The phases along the last axis, in the order in which a row of X meets them.
+    phases: Vec<PhaseCopy>,
+    /// The same without the padding before and behind a row of X, and how many elements of each phase
+    /// are left. None where slabs have parts of rows, and for ConvTranspose.
+    within: Option<(Vec<PhaseCopy>, usize)>,
+    rows: Vec<PlaneRow>,
+    /// For each row, the element of X that it is on each axis before the last, in the first slab.
+    places: Vec<isize>,
+}
+
+/// One row of the planes along the last axis, in all phases of that axis.
+struct PlaneRow {
+    /// Where the row begins in the planes of a channel, in the phase of the first tap.
+    at: usize,
+    /// The first output position on the slab's axis for which a tap of the row's phase reads it.
+    along: usize,
+}
+
+/// Where a slab begins: its output position along each axis.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slab {
+    /// The linear index of the first output position.
+    pub(crate) first: usize,
+    /// The axis that is cut.
+    pub(crate) axis: usize,
+    /// The linear index of its position on the axes before the slab's.
+    outer: usize,
+    /// The first position on the slab's axis.
+    start: usize,
+    /// Positions on the slab's axis. The last slab may have fewer than the cut's extent.
+    pub(crate) extent: usize,
+}
+
+impl Slab {
+    /// Slab number `index`.
+    pub(crate) fn new(axes: &[Axis], cut: SlabCut, index: usize) -> Self {
+        let SlabCut { axis, extent } = cut;
+        let output = axes[axis].output;
+        let along = output.div_ceil(extent);
+        let (outer, start) = (index / along, index % along * extent);
+        let inner: usize = axes[axis + 1..].iter().map(|a| a.output).product();
+        Self { first: (outer * output + start) * inner, axis, outer, start, extent: extent.min(output - start) }
+    }
+
+    /// Its output positions along an axis.
+    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> core::ops::Range<usize> {
+        match axis.cmp(&self.axis) {
+            Ordering::Less => {
+                let between: usize = axes[axis + 1..self.axis].iter().map(|a| a.output).product();
+                let position = self.outer / between % axes[axis].output;
+                position..position + 1
+            }
+            Ordering::Equal => self.start..self.start + self.extent,
+            Ordering::Greater => 0..axes[axis].output,
+        }
+    }
+
+    /// The number of its output positions, which are neighbours.
+    pub(crate) fn len(&self, axes: &[Axis]) -> usize {
+        self.extent * axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
+    }
+}
+
+/// The sizes of planes. They are cheap to find, because no tables are made: the search for a cut
+/// asks for those of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlaneSizes {
+    /// Elements of the planes of one channel.
+    pub(crate) channel_len: usize,
+    /// Columns of a slab, garbage included.
+    pub(crate) columns: usize,
+    /// Slabs of the output of one image and group.
+    pub(crate) slabs: usize,
+}
+
+/// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
+fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
+    let kernel: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
+    let each: Vec<_> = axes.iter().map(|axis| (phases(axis), period(axis))).collect();
+    let mut offsets = Vec::with_capacity(kernel.iter().product());
+    for_each_position(&kernel, |tap| {
+        let (mut number, mut shift) = (0, 0);
+        for (i, k) in tap.iter().enumerate() {
+            let (phases, period) = each[i];
+            number = number * phases + k % period;
+            shift += place(&axes[i], *k).1 * pitches[i];
+        }
+        offsets.push(number * plane + shift);
+    });
+    offsets
+}
+
+/// The phases of a row without its padding, and how many elements of each are left. A row of a phase
+/// has `span` elements, and is `pitch` elements from the next one. None if a phase would reach into
+/// it.
+fn phases_within(axis: &Axis, phases: &[PhaseCopy], span: usize, pitch: usize) -> Option<(Vec<PhaseCopy>, usize)> {
+    // The first element that is not padding.
+    let from = |phase: &PhaseCopy| axis.pad_begin.saturating_sub(phase.offset).div_ceil(axis.stride);
+    let begins = || phases.iter().map(from);
+    let (least, most) = (begins().min()?, begins().max()?);
+    let len = axis.input.div_ceil(axis.stride).min(span.saturating_sub(least));
+    let moved = |phase: &PhaseCopy| PhaseCopy {
+        offset: phase.offset + from(phase) * axis.stride - axis.pad_begin,
+        dst: phase.dst + from(phase),
+    };
+    let mut within: Vec<_> = phases.iter().map(moved).collect();
+    within.sort_unstable_by_key(|phase| phase.offset);
+    (most + len <= pitch).then_some((within, len))
+}
+
+/// Positions of a slab along axis `i`.
+pub(crate) fn positions_on(axes: &[Axis], cut: SlabCut, i: usize) -> usize {
+    match i.cmp(&cut.axis) {
+        Ordering::Less => 1,
+        Ordering::Equal => cut.extent,
+        Ordering::Greater => axes[i].output,
+    }
+}
+
+/// Elements of `f32` of a cache line.
+const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
+/// Channels of a block up to which their offsets must fit 32 bits, at least.
+const CHANNELS_IN_REACH: usize = 64;
+
+/// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
+pub(crate) fn sizes(axes: &[Axis], cut: SlabCut) -> Option<PlaneSizes> {
+    let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
+    for (i, a) in axes.iter().enumerate().rev() {
+        let here = positions_on(axes, cut, i);
+        columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
+        let span = here.checked_add(reach(a))?;
+        // Kernels copy a phase of a slab's row by positions in X, which may be far outside of it.
+        let last = (a.output - 1).checked_add(span)?.checked_mul(a.stride)?;
+        let furthest = last.checked_add(a.pad_begin)?.checked_add(a.input)?;
+        isize::try_from(furthest.checked_add(Deinterleave::BEYOND)?).ok()?;
+        plane = plane.checked_mul(span)?;
+        slabs = slabs.checked_mul(a.output.div_ceil(here))?;
+    }
+    let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
+    let channel_len = padded(plane.checked_mul(phases)?)?;
+    u32::try_from(channel_len.checked_mul(CHANNELS_IN_REACH)?).ok()?;
+    Some(PlaneSizes { channel_len, columns, slabs })
+}
+
+/// The reason against a layer whose planes exceed `bytes`, or 32-bit offsets. It names the axis
+/// along which taps are furthest apart.
+pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
+    let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
+    let furthest = furthest.map(|(i, axis)| {
+        let Axis { input, kernel, stride, dilation, pad_begin, pad_end, .. } = axis;
+        alloc::format!(
+            "spatial axis {i} has input {input}, pads {pad_begin} + {pad_end}, kernel {kernel}, stride {stride}, dilation {dilation}"
+        )
+    });
+    alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
+}
+
+/// A length of at least `len` that is an odd number of cache lines of `f32`, so that equal
+/// positions of many channels do not share a cache set.
+pub(crate) fn padded(len: usize) -> Option<usize> {
+    let lines = len.div_ceil(LINE_ELEMENTS);
+    (lines + 1 - lines % 2).checked_mul(LINE_ELEMENTS)
+}
+
+/// Channels of a block of K of at most `most_steps` steps, and at least one channel. It depends
+/// on the operator alone, so that packed weights serve every input size.
+pub(crate) fn channels_per_block(channels: usize, taps: usize, most_steps: usize) -> usize {
+    let most = (most_steps / taps).max(1);
+    channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
+}
+
+/// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then
+/// channels of the block.
+pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (usize, usize) {
+    let first = k / (block * taps) * block;
+    let width = block.min(channels - first);
+    let within = k - first * taps;
+    (within / width, first + within % width)
+}
+
+/// What a cut into slabs has to respect.
+pub(crate) struct SlabLimits {
+    /// Images times groups.
+    pub(crate) images: usize,
+    /// Channels of a block of K.
+    pub(crate) block: usize,
+    /// Bytes that the planes and sums of a slab should not exceed.
+    pub(crate) budget_bytes: usize,
+    pub(crate) value_bytes: usize,
+    pub(crate) threads: usize,
+    /// Slabs that each thread should have, at least.
+    pub(crate) per_thread: usize,
+}
+
+/// Slabs that each thread may have, at least. With several, threads end at about the same time
+/// whatever holds one of them up. With one, borders and last vectors weigh less.
+pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
+/// Bytes of the planes of a slab, at most. Kernels that reach further (large dilations) are
+/// for lowerings that copy only what taps see.
+pub(crate) const MOST_BYTES: usize = 32 << 20;
+/// Columns of a slab, at most: more gain nothing, and tables grow with them.
+const MOST_COLUMNS: usize = 8192;
+/// The fewest columns of a slab that is made smaller so that every thread has one. The borders of
+/// smaller planes would cost too much.
+const LEAST_COLUMNS: usize = 192;
+
+/// Channels of a block from which on the rows of the next channel are prefetched. The CPU's
+/// prefetchers follow fewer channels by themselves.
+pub(crate) const PREFETCHED_CHANNELS: usize = 8;
+/// The bytes of the L2 cache that a slab, its sums and a block of A take.
+pub(crate) fn slab_bytes(machine: &Machine) -> usize {
+    machine.block_l2_bytes() / 2
+}
+
+/// The bytes that a slab and its sums should not exceed beside a block of A of `a_bytes`, so that
+/// all are in the L2 cache.
+pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
+    let most_bytes = slab_bytes(machine);
+    most_bytes.saturating_sub(a_bytes.min(a_block_bytes(machine))).max((machine.l2_bytes / 4).min(most_bytes))
+}
+
+impl SlabLimits {
+    /// The cut with the largest slabs whose planes of a block of channels and sums fit the
+    /// budget, but no larger than leaves every thread its slabs. `sums` says how many values the
+    /// sums of so many columns are. None if the planes are too large.
+    pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(SlabCut, PlaneSizes)> {
+        let fits = |cut: SlabCut| {
+            sizes(axes, cut).is_some_and(|sizes| {
+                let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
+                values.saturating_mul(self.value_bytes) <= self.budget_bytes && sizes.columns <= MOST_COLUMNS
+            })
+        };
+        // The outermost axis that can be cut so that a slab fits, and the largest extent on it.
+        // Sizes grow with the extent.
+        let last = axes.len() - 1;
+        let axis = (0..last).find(|&axis| fits(SlabCut { axis, extent: 1 })).unwrap_or(last);
+        let whole = axes[axis].output;
+        let largest = largest_that(whole, |extent| fits(SlabCut { axis, extent }));
+        let fitting = sizes(axes, SlabCut { axis, extent: largest })?;
+        let cut = SlabCut { axis, extent: self.even_extent((whole, largest), (fitting.slabs, fitting.columns)) };
+        let sizes = sizes(axes, cut)?;
+        let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.value_bytes)?;
+        (bytes <= MOST_BYTES).then_some((cut, sizes))
+    }
+
+    /// The extent of equal slabs of an axis of `whole` positions, which gives threads equal numbers of
+    /// slabs. It is `largest` at most. Slabs of that extent are `slabs` for an image, of `columns` columns
+    /// each.
+    pub(crate) fn even_extent(&self, (whole, largest): (usize, usize), (slabs, columns): (usize, usize)) -> usize {
+        let slabs = self.images * slabs;
+        // Positions on the axes before, of all images: each is cut alike.
+        let others = slabs / whole.div_ceil(largest).max(1);
+        let mut most = largest;
+        if self.threads > 1 && slabs < self.per_thread * self.threads {
+            let smaller = (largest * slabs).div_ceil(self.per_thread * self.threads);
+            let least = (largest * LEAST_COLUMNS).div_ceil(columns);
+            most = smaller.max(least).min(largest);
+        }
+        let extent = even_share(whole, most, others, self.threads);
+        whole.div_ceil(whole.div_ceil(extent))
+    }
+}
+
+/// The largest number up to `most` that `fits`, or 1 if none does. Numbers below one that fits
+/// do, too.
+pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (1, most);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
+impl PaddedPlanes {
+    /// The planes of Conv.
+    pub(crate) fn new(geometry: &Geometry, cut: SlabCut) -> Self {
+        let first = geometry.axes.iter().map(|axis| -(axis.pad_begin as isize)).collect();
+        let mut new = Self::from(geometry.axes.clone(), first, cut);
+        let (axes, last) = (&new.axes, geometry.axes.len() - 1);
+        let row = match last {
+            _ if positions_on(axes, cut, last) < axes[last].output => 0,
+            0 => new.spans[0],
+            _ => new.pitches[last - 1],
+        };
+        new.within = phases_within(&axes[last], &new.phases, new.spans[last], row);
+        new
+    }
+
+    /// Planes whose first taps read `first` at output position 0. The axes' own pads are not used.
+    pub(crate) fn from(axes: Vec<Axis>, first: Vec<isize>, cut: SlabCut) -> Self {
+        let (rank, last) = (axes.len(), axes.len() - 1);
+        let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
+        let mut pitches = vec![1; rank];
+        for i in (1..rank).rev() {
+            pitches[i - 1] = pitches[i] * spans[i];
+        }
+        let plane = pitches[0] * spans[0];
+        let planes: usize = axes.iter().map(phases).product();
+        let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
+        let mut along: Vec<_> = (0..phases(&axes[last]))
+            .map(|tap| PhaseCopy { offset: place(&axes[last], tap).0, dst: tap * plane })
+            .collect();
+        along.sort_unstable_by_key(|phase| phase.offset);
+        let taps = tap_offsets(&axes, plane, &pitches);
+        let (rows, places) = (Vec::new(), Vec::new());
+        let mut new =
+            Self { axes, first, cut, spans, pitches, channel_len, taps, phases: along, within: None, rows, places };
+        new.list_rows(plane);
+        new
+    }
+
+    /// Lists the rows that are filled. A plane has `plane` elements.
+    fn list_rows(&mut self, plane: usize) {
+        let Self { axes, first, cut, spans, pitches, .. } = &*self;
+        let last = axes.len() - 1;
+        let counts: Vec<_> = axes.iter().map(phases).collect();
+        let count = counts[..last].iter().chain(&spans[..last]).product::<usize>();
+        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count * last));
+        let mut number = 0;
+        for_each_position(&counts[..last], |outer_phase| {
+            for_each_position(&spans[..last], |outer| {
+                // A row that no tap of its phase reaches is left as it is: only garbage columns
+                // see it.
+                let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
+                if (0..last).any(|i| position(i) >= positions_on(axes, *cut, i)) {
+                    return;
+                }
+                let at = outer.iter().zip(pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
+                let along = if cut.axis < last { position(cut.axis) } else { 0 };
+                rows.push(PlaneRow { at: number * counts[last] * plane + at, along });
+                places.extend((0..last).map(|i| {
+                    first[i].wrapping_add_unsigned(place(&axes[i], outer_phase[i]).0 + outer[i] * axes[i].stride)
+                }));
+            });
+            number += 1;
+        });
+        (self.rows, self.places) = (rows, places);
+    }
+
+    /// Slab number `index`.
+    pub(crate) fn slab(&self, index: usize) -> Slab {
+        Slab::new(&self.axes, self.cut, index)
+    }
+
+    /// The output positions of slab number `index`, which are neighbours.
+    pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
+        let slab = self.slab(index);
+        slab.first..slab.first + self.slab_len(&slab)
+    }
+
+    /// The output positions of a slab along an axis.
+    pub(crate) fn range(&self, slab: &Slab, axis: usize) -> core::ops::Range<usize> {
+        slab.range(&self.axes, axis)
+    }
+
+    /// Whether a slab has the full extent.
+    pub(crate) fn is_full(&self, slab: &Slab) -> bool {
+        slab.extent == self.cut.extent
+    }
+
+    /// The axis that is cut into slabs.
+    pub(crate) fn axis(&self) -> usize {
+        self.cut.axis
+    }
+
+    /// Elements from one position of each axis to the next.
+    pub(crate) fn pitches(&self) -> &[usize] {
+        &self.pitches
+    }
+
+    /// Output positions of a slab.
+    pub(crate) fn slab_len(&self, slab: &Slab) -> usize {
+        slab.len(&self.axes)
+    }
+
+    /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along
+    /// the last axis.
+    pub(crate) fn row_offset(&self, mut row: usize) -> usize {
+        let mut at = 0;
+        for i in (self.cut.axis..self.axes.len() - 1).rev() {
+            let extent = if i == self.cut.axis { usize::MAX } else { self.axes[i].output };
+            at += row % extent * self.pitches[i];
+            row /= extent;
+        }
+        at
+    }
+
+    /// Where the view of a tap begins in the planes of a channel.
+    pub(crate) fn tap_offset(&self, tap: usize) -> usize {
+        self.taps[tap]
+    }
+
+    /// Elements from one row to the next, of two axes or more.
+    pub(crate) fn row_pitch(&self) -> usize {
+        self.pitches[self.pitches.len() - 2]
+    }
+
+    /// The row offsets of a block of K with `block` channels: for each tap, those of the
+    /// channels.
+    pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
+        let mut offsets = Vec::with_capacity(self.taps.len() * block);
+        for tap in &self.taps {
+            for c in 0..block {
+                offsets.push(u32::try_from(c * self.channel_len + tap).expect("sizes() bounds the offsets"));
+            }
+        }
+        RowOffsets::new(offsets)
+    }
+
+    /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.
+    pub(crate) fn map(&self, extent: usize, lanes: usize) -> StoreMap {
+        let here = |i: usize| positions_on(&self.axes, SlabCut { extent, ..self.cut }, i);
+        let rank = self.axes.len();
+        let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
+        // The masks, a row of real columns at a time.
+        let mut vectors = vec![Column { offset: 0, mask: 0 }; columns.div_ceil(lanes)];
+        let width = here(rank - 1);
+        for row in 0..self.rows_of(extent) {
+            let (begin, end) = (self.row_offset(row), self.row_offset(row) + width);
+            let reached = &mut vectors[begin / lanes..end.div_ceil(lanes)];
+            for (vector, v) in reached.iter_mut().zip(begin / lanes..) {
+                let (from, to) = (begin.saturating_sub(v * lanes), (end - v * lanes).min(lanes));
+                vector.mask |= (((1_u64 << to) - 1) ^ ((1_u64 << from) - 1)) as u32;
+            }
+        }
+        let mut offset = 0;
+        for vector in &mut vectors {
+            vector.offset = offset;
+            offset += vector.mask.count_ones() as usize;
+        }
+        StoreMap::new(vectors, lanes)
+    }
+
+    /// Rows of outputs along the last axis, in a slab with `extent` positions on its axis.
+    pub(crate) fn rows_of(&self, extent: usize) -> usize {
+        let last = self.axes.len() - 1;
+        (self.cut.axis..last).map(|i| if i == self.cut.axis { extent } else { self.axes[i].output }).product()
+    }
+
+    /// The rows that a slab fills in the planes of a channel, and where they come from.
+    pub(crate) fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = SourceRow> + 'a {
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
+        rows.map(|(number, row)| SourceRow { src: self.source(number, slab), dst: row.at })
+    }
+
+    /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
+    pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
+        let last = self.axes.len() - 1;
+        let begin = self.range(slab, last).start * self.axes[last].stride;
+        let first = self.first[last].wrapping_add_unsigned(begin);
+        let copy =
+            Deinterleave { first, phases: &self.phases, len: self.spans[last], ..self.deinterleaving(planes.len()) };
+        deinterleave_rows(isa, x, &copy, self.rows(slab), planes);
+    }
+
+    /// Does the same as [`fill`](Self::fill) in planes whose padding beside rows of X is zero already. The
+    /// rows of the slab are `rows`, if they are listed.
+    pub(crate) fn fill_within<T: Element>(
+        &self,
+        isa: Isa,
+        slab: &Slab,
+        rows: &[SourceRow],
+        x: &[T],
+        planes: &mut [T::Acc],
+    ) {
+        let Some((phases, len)) = &self.within else { return self.fill(isa, slab, x, planes) };
+        let copy = Deinterleave { phases, len: *len, rows, ..self.deinterleaving(planes.len()) };
+        if rows.is_empty() {
+            return deinterleave_rows(isa, x, &copy, self.rows(slab), planes);
+        }
+        deinterleave(isa, x, &copy, planes);
+    }
+
+    /// What all copies into planes of `len` elements in all have in common.
+    fn deinterleaving(&self, len: usize) -> Deinterleave<'_> {
+        let last = self.axes.len() - 1;
+        // The product wraps for axes without elements. Then no row has a source.
+        let src_pitch = self.axes.iter().fold(1_usize, |n, axis| n.wrapping_mul(axis.input));
+        let planes = len / self.channel_len;
+        Deinterleave {
+            planes,
+            src_pitch,
+            dst_pitch: self.channel_len,
+            rows: &[],
+            width: self.axes[last].input,
+            first: 0,
+            stride: self.axes[last].stride,
+            phases: &[],
+            len: 0,
+            prefetch_distance: if planes < PREFETCHED_CHANNELS { 0 } else { src_pitch },
+        }
+    }
+
+    /// For each element of a channel of X, where it goes in the planes of the only slab; `spare` for those
+    /// that no tap reads.
+    pub(crate) fn places_of_elements(&self, spare: usize) -> Vec<usize> {
+        let last = self.axes.len() - 1;
+        let mut places = vec![spare; self.axes.iter().map(|axis| axis.input).product()];
+        for SourceRow { src, dst } in self.rows(&self.slab(0)) {
+            let Some(src) = src else { continue };
+            for (phase, i) in self.phases.iter().flat_map(|phase| (0..self.spans[last]).map(move |i| (phase, i))) {
+                let x = self.first[last].wrapping_add_unsigned(phase.offset + i * self.axes[last].stride);
+                if let Some(x) = usize::try_from(x).ok().filter(|x| *x < self.axes[last].input) {
+                    places[src + x] = dst + phase.dst + i;
+                }
+            }
+        }
+        places
+    }
+
+    /// Where the row of X begins that a row of a slab's planes copies. None if that is padding.
+    fn source(&self, row: usize, slab: &Slab) -> Option<usize> {
+        let last = self.axes.len() - 1;
+        let places = &self.places[row * last..(row + 1) * last];
+        let before = places.iter().zip(&self.axes).enumerate().try_fold(0_usize, |at, (i, (place, axis))| {
+            let x = place.wrapping_add_unsigned(self.range(slab, i).start * axis.stride);
+            let x = usize::try_from(x).ok().filter(|x| *x < axis.input)?;
+            Some(at.wrapping_mul(axis.input).wrapping_add(x))
+        });
+        Some(before?.wrapping_mul(self.axes[last].input))
+    }
+}
+
+/// Rows whose places are found at a time, once for all planes: a list of them is on the stack.
+const ROWS_AT_A_TIME: usize = 32;
+
+/// Copies the phases of `rows`. All else is as `copy` says, whose own rows are not used.
+pub(crate) fn deinterleave_rows<T: Element>(
+    isa: Isa,
+    x: &[T],
+    copy: &Deinterleave<'_>,
+    rows: impl Iterator<Item = SourceRow>,
+    planes: &mut [T::Acc],
+) {
+    let mut rows = rows.peekable();
+    let mut some = [SourceRow::default(); ROWS_AT_A_TIME];
+    while rows.peek().is_some() {
+        let count = some.iter_mut().zip(&mut rows).map(|(some, row)| *some = row).count();
+        deinterleave(isa, x, &Deinterleave { rows: &some[..count], ..*copy }, planes);
+    }
+}
+
+/// As [`InterleaveKernel::deinterleave`], for elements of any type.
+#[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
+pub(crate) fn deinterleave<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_>, planes: &mut [T::Acc]) {
+    match (T::as_acc(x), interleave_kernels::<T::Acc>(isa).first()) {
+        (Some(x), Some(kernel)) => kernel.deinterleave(x, copy, planes),
+        // A vector is converted in about the time of one element. Of long strides, few elements are
+        // picked.
+        (None, Some(kernel))
+            if (2..=(kernel.lanes() * copy.phases.len()).min(CONVERTED_ELEMENTS)).contains(&copy.stride) =>
+        {
+            deinterleave_converted(isa, kernel, x, copy, planes);
+        }
+        _ => convert(isa, x, copy, planes),
+    }
+}
+
+/// Elements that are converted at a time before phases are taken from them, on the stack: at least a
+/// stride of which that is done.
+const CONVERTED_ELEMENTS: usize = 1024;
+
+/// As [`InterleaveKernel::deinterleave`], for elements of a 16-bit type. The rows are converted first, because
+/// conversions of single elements take long.
+fn deinterleave_converted<T: Element>(
+    isa: Isa,
+    kernel: &InterleaveKernel<T::Acc>,
+    x: &[T],
+    copy: &Deinterleave<'_>,
+    planes: &mut [T::Acc],
+) {
+    let mut converted = [T::Acc::ZERO; CONVERTED_ELEMENTS];
+    let most = (CONVERTED_ELEMENTS / copy.stride).max(1);
+    for (plane, begin) in (0..copy.planes).flat_map(|p| (0..copy.len).step_by(most).map(move |begin| (p, begin))) {
+        let len = most.min(copy.len - begin);
+        // The part of a row that is taken from. The first element that is taken may lie before it.
+        let first = copy.first.saturating_add_unsigned(begin * copy.stride);
+        let within = |at: isize| usize::try_from(at).unwrap_or(0).min(copy.width);
+        let seen = within(first)..within(first.saturating_add_unsigned(len * copy.stride));
+        let rows_at_once =
+            CONVERTED_ELEMENTS.checked_div(seen.len()).map_or(ROWS_AT_A_TIME, |rows| rows.min(ROWS_AT_A_TIME));
+        for rows in copy.rows.chunks(rows_at_once) {
+            let mut here = [SourceRow::default(); ROWS_AT_A_TIME];
+            for (i, (here, row)) in here.iter_mut().zip(rows).enumerate() {
+                let at = i * seen.len();
+                if let Some(src) = row.src {
+                    let src = plane * copy.src_pitch + src;
+                    stream::widen(isa, &x[src..][seen.clone()], &mut converted[at..at + seen.len()]);
+                }
+                *here = SourceRow { src: row.src.map(|_| at), dst: row.dst + begin };
+            }
+            let here = Deinterleave {
+                planes: 1,
+                rows: &here[..rows.len()],
+                width: seen.len(),
+                first: first - seen.start as isize,
+                len,
+                prefetch_distance: 0,
+                ..*copy
+            };
+            kernel.deinterleave(&converted, &here, &mut planes[plane * copy.dst_pitch..]);
+        }
+    }
+}
+
+/// As [`InterleaveKernel::deinterleave`], for elements that are converted, row by row.
+fn convert<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_>, planes: &mut [T::Acc]) {
+    for (plane, row) in (0..copy.planes).flat_map(|plane| copy.rows.iter().map(move |row| (plane, row))) {
+        for phase in copy.phases {
+            let at = plane * copy.dst_pitch + row.dst + phase.dst;
+            let dst = &mut planes[at..at + copy.len];
+            let Some(src) = row.src else {
+                dst.fill(T::Acc::ZERO);
+                continue;
+            };
+            let row = &x[plane * copy.src_pitch + src..][..copy.width];
+            // Elements of the phase that are not padding: first + i * stride in 0..width.
+            let first = copy.first + phase.offset as isize;
+            let within = |end: usize| end.saturating_add_signed(-first).div_ceil(copy.stride).min(copy.len);
+            let (from, to) = (within(0), within(copy.width));
+            dst[..from].fill(T::Acc::ZERO);
+            if from < to {
+                let begin = (from * copy.stride).wrapping_add_signed(first);
+                stream::widen_strided(isa, &row[begin..], copy.stride, &mut dst[from..to]);
+            }
+            dst[to.max(from)..].fill(T::Acc::ZERO);
+        }
+    }
+}
+
+/// Calls `visit` with all positions of a box with the given lengths, in row-major order.
+pub(crate) fn for_each_position(lengths: &[usize], mut visit: impl FnMut(&[usize])) {
+    let mut position = vec![0; lengths.len()];
+    for _ in 0..lengths.iter().product() {
+        visit(&position);
+        for (p, len) in position.iter_mut().zip(lengths).rev() {
+            *p += 1;
+            if *p < *len {
+                break;
+            }
+            *p = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use convoke_kernels::Isa;
+    use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
+    use convoke_kernels::stream::Storage;
+
+    use super::deinterleave_rows;
+    use crate::f16;
+
+    /// Strides whose rows are converted before they are deinterleaved, and strides that are too long for
+    /// that; rows that begin before X's, and rows that end behind them.
+    #[test]
+    fn phases_of_a_16_bit_type_are_those_of_its_values_in_f32() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for stride in [1, 2, 3, 7, 16, 17, 100, 513, 1025] {
+                for (first, len) in [(-5, 40), (0, 600), (3, 9), (700, 4), (-2000, 30)] {
+                    let (width, planes) = (650, 2);
+                    let x: Vec<f16> = (0..planes * 3 * width).map(|i| f16::from_f32((i % 997) as f32)).collect();
+                    let wide: Vec<f32> = x.iter().map(|x| x.to_acc()).collect();
+                    let rows = [Some(2 * width), None, Some(0)];
+                    let rows = (0..40).map(|i| SourceRow { src: rows[i % 3], dst: i * 2 * len });
+                    let phases = [PhaseCopy { offset: 0, dst: 0 }, PhaseCopy { offset: 1, dst: len }];
+                    let copy = Deinterleave {
+                        planes,
+                        src_pitch: 3 * width,
+                        dst_pitch: 40 * 2 * len,
+                        rows: &[],
+                        width,
+                        first,
+                        stride,
+                        phases: &phases[..stride.min(2)],
+                        len,
+                        prefetch_distance: 0,
+                    };
+                    let mut got = alloc::vec![0.5_f32; planes * copy.dst_pitch];
+                    let mut want = got.clone();
+                    deinterleave_rows(isa, &x, &copy, rows.clone(), &mut got);
+                    deinterleave_rows(isa, &wide, &copy, rows, &mut want);
+                    assert!(got == want, "{isa}: stride {stride}, from {first}, {len} long");
+                }
+            }
+        }
+    }
+}

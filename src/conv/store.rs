@@ -1,0 +1,353 @@
+//! Takes finished sums into Y: adds bias and residual, applies the activation, converts and
+//! stores.
+//!
+//! There are two ways. Kernels store straight into Y if sums have the type of Y, and clamp in
+//! registers. GEMM kernels with vectors along positions apply any other activation to each tile on
+//! its way into Y ([`OutputStore::whole`]); behind other kernels, it is applied to what a call has stored,
+//! right after the call ([`OutputStore::direct`]). Sums of 16-bit types go the second way: kernels store to
+//! scratch memory, with the part of the epilogue that [`OutputStore::staging`] gives them, and rows of that
+//! are finished here: [`OutputStore::staged_row`] and its like. Sums that no kernel stores have no epilogue
+//! yet: [`OutputStore::row`].
+//!
+//! Whether kernels may store into Y is decided in this file alone. A lowering asks, and goes the
+//! second way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
+//! [`OutputStore::direct`], [`OutputStore::direct_at_first`], [`OutputStore::whole`], [`OutputStore::dest`] or [`OutputStore::pairs`].
+//! It may also go the second way where the answer is yes, if its kernels cannot store what it has.
+//! Sums of `naive`, and of `upsample` where it computes by the definition, go neither way: they are
+//! in f64, and are rounded once.
+//!
+//! A new activation changes nothing here, unless kernels shall apply it in registers: then it
+//! concerns this file and their [`Epilogue`].
+
+use core::ops::Range;
+
+use convoke_kernels::activation::{Activation, ActivationKernel};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap, activation_kernel, stream};
+
+use super::contract::{Addend, Io, Request};
+use crate::element::Element;
+use crate::exec::region::Stores;
+
+/// Elements that are on the stack at a time: of a row that is put in order, or read from Y.
+const BUFFERED_ELEMENTS: usize = 256;
+
+/// What the plan says is done with finished sums.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Finish<A> {
+    isa: Isa,
+    activation: Activation<A>,
+    /// Whether sums have the type of Y.
+    is_direct: bool,
+}
+
+impl<A: Real> Finish<A> {
+    pub(crate) fn new<T: Element<Acc = A>>(request: &Request<'_, T>) -> Self {
+        Self { isa: request.isa(), activation: request.activation, is_direct: T::DIRECT }
+    }
+
+    /// Whether kernels store straight into Y. If not, finished sums need scratch memory.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// Whether kernels apply the activation themselves.
+    pub(crate) fn is_clamp(&self) -> bool {
+        matches!(self.activation, Activation::Clamp(..))
+    }
+
+    /// What kernels clamp sums to: nothing, if the activation is another one.
+    fn clamp(&self) -> (A, A) {
+        match self.activation {
+            Activation::Clamp(lo, hi) => (lo, hi),
+            _ => (A::NEG_INFINITY, A::INFINITY),
+        }
+    }
+
+    /// The activation that follows the clamp, if there is one.
+    fn after_clamp(&self) -> Option<ActivationKernel<A>> {
+        (!self.is_clamp()).then(|| activation_kernel(self.isa, self.activation))
+    }
+
+    pub(crate) fn activation(&self) -> Activation<A> {
+        self.activation
+    }
+
+    /// Takes the sums of one task of a run.
+    pub(crate) fn store<'a, 'b, T: Element<Acc = A>>(&self, io: &'a Io<'b, T>) -> OutputStore<'a, 'b, T> {
+        OutputStore { finish: *self, io }
+    }
+}
+
+/// Where a kernel stores in Y, what it adds on the way there, and its activation beside clamps.
+pub(crate) type WholeStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>, Option<ActivationKernel<A>>);
+
+/// Takes the finished sums of a task.
+pub(crate) struct OutputStore<'a, 'b, T: Element> {
+    finish: Finish<T::Acc>,
+    pub(crate) io: &'a Io<'b, T>,
+}
+
+/// An epilogue that changes nothing, for sums that are finished later. `zeros` has one value for
+/// each row of sums.
+pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
+    Epilogue { bias: zeros, residual: Residual::NONE, lo: A::NEG_INFINITY, hi: A::INFINITY }
+}
+
+impl<'a, T: Element> OutputStore<'a, '_, T> {
+    /// Y from element `at` on, the epilogue, and the activation that takes the place of its clamp, for
+    /// a kernel that applies activations and stores what `stores` lists. None if kernels do not store
+    /// into Y.
+    #[inline(always)]
+    pub(crate) fn whole<'s>(
+        &'s self,
+        at: usize,
+        bias: &'s [T::Acc],
+        stores: impl IntoIterator<Item = Stores>,
+    ) -> Option<WholeStore<'s, T::Acc>> {
+        let (lo, hi) = self.finish.clamp();
+        let y = self.dest(at, stores)?;
+        let residual = match self.io.residual {
+            Addend::None => Residual::NONE,
+            Addend::Tensor(residual) => T::as_acc(residual).map(|residual| &residual[at..]).into(),
+            Addend::Output => self.io.y.residual(&y),
+        };
+        Some((y, Epilogue { bias, residual, lo, hi }, self.finish.after_clamp()))
+    }
+
+    /// Lets `kernel` store what `stores` lists, with Y from element `at` on and the epilogue, and
+    /// applies the activation to it, unless the epilogue did. None if kernels do not store into Y.
+    #[inline(always)]
+    pub(crate) fn direct<'s, R>(
+        &'s self,
+        at: usize,
+        bias: &'s [T::Acc],
+        stores: impl IntoIterator<Item = Stores> + Clone,
+        kernel: impl FnOnce(Dest<'s, T::Acc>, Epilogue<'s, T::Acc>) -> R,
+    ) -> Option<R> {
+        let (y, epilogue, _) = self.whole(at, bias, stores.clone())?;
+        let result = kernel(y, epilogue);
+        self.activate_stored(stores);
+        Some(result)
+    }
+
+    /// As [`direct`](Self::direct), for a kernel that may store sums which are computed anew. None
+    /// also if Y holds the residual: it must be read before it is overwritten.
+    #[inline(always)]
+    pub(crate) fn direct_at_first<'s, R>(
+        &'s self,
+        at: usize,
+        bias: &'s [T::Acc],
+        stores: impl IntoIterator<Item = Stores> + Clone,
+        kernel: impl FnOnce(Dest<'s, T::Acc>, Epilogue<'s, T::Acc>) -> R,
+    ) -> Option<R> {
+        if matches!(self.io.residual, Addend::Output) { None } else { self.direct(at, bias, stores, kernel) }
+    }
+
+    /// Applies the activation to what a kernel call has just stored in Y, unless its epilogue did.
+    #[inline(always)]
+    pub(crate) fn activate_stored(&self, stores: impl IntoIterator<Item = Stores>) {
+        if let Some(activation) = self.finish.after_clamp() {
+            stores.into_iter().for_each(|stores| self.io.y.activate(activation, stores));
+        }
+    }
+
+    /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums
+    /// have another type than Y.
+    #[inline(always)]
+    pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Option<Dest<'a, T::Acc>> {
+        T::dest_as_acc(self.io.y.dest(at, stores))
+    }
+
+    /// The epilogue of a kernel that stores pairs of phases straight into Y. The caller sets the
+    /// bias, panel by panel, and calls [`activate_stored`](Self::activate_stored) afterwards. None if
+    /// kernels do not store into Y, or if there is a residual, which those kernels do not add.
+    pub(crate) fn pairs(&self) -> Option<Epilogue<'a, T::Acc>> {
+        let (lo, hi) = self.finish.clamp();
+        let is_direct = self.finish.is_direct && matches!(self.io.residual, Addend::None);
+        is_direct.then_some(Epilogue { bias: &[], residual: Residual::NONE, lo, hi })
+    }
+
+    /// The epilogue of a kernel that stores to scratch memory. It adds the bias, and clamps where
+    /// nothing comes in between. [`staged_row`](Self::staged_row) does the rest.
+    pub(crate) fn staging<'s>(&self, bias: &'s [T::Acc]) -> Epilogue<'s, T::Acc> {
+        let (lo, hi) = self.staged_clamp().unwrap_or((T::Acc::NEG_INFINITY, T::Acc::INFINITY));
+        Epilogue { bias, residual: Residual::NONE, lo, hi }
+    }
+
+    /// The clamp of [`staging`](Self::staging): none where a residual is added first, or the
+    /// activation is another one.
+    fn staged_clamp(&self) -> Option<(T::Acc, T::Acc)> {
+        match (self.io.residual, self.finish.activation) {
+            (Addend::None, Activation::Clamp(lo, hi)) => Some((lo, hi)),
+            _ => None,
+        }
+    }
+
+    /// Finishes a row that a kernel stored with the epilogue [`staging`](Self::staging): adds the
+    /// residual, applies the activation, rounds, and stores from element `at` of Y on. Overwrites
+    /// the row.
+    pub(crate) fn staged_row(&self, row: &mut [T::Acc], at: usize) {
+        self.staged_strided(row, at, 1);
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row), but stores to every `step`-th element.
+    pub(crate) fn staged_strided(&self, row: &mut [T::Acc], at: usize, step: usize) {
+        if self.staged_clamp().is_none() {
+            self.add_residual(row, at, step);
+            self.activate(row);
+        }
+        self.store(row, at, step);
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row) for rows of `len` values. Row i goes to Y
+    /// from element `at + i * ldy` on.
+    pub(crate) fn staged_rows(&self, rows: &mut [T::Acc], len: usize, (at, ldy): (usize, usize)) {
+        self.staged_runs(rows, (len, ldy), |store| store(0..len, at));
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row) for a tile `[rows][columns]`.
+    pub(crate) fn staged_tile(&self, tile: &mut [T::Acc], columns: usize, place: &TilePlace<'_>) {
+        self.staged_runs(tile, (columns, place.ldy), |run| place.for_each_run(columns, run));
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row) for rows of `pitch` values, of which runs
+    /// of columns are stored. `for_each_run` calls a function for each run, with its columns and the
+    /// element of Y that those of the first row go to; those of row i go `i * ldy` further on. The
+    /// activation is applied to whole rows: no part of them may be finished by another call.
+    pub(crate) fn staged_runs(
+        &self,
+        rows: &mut [T::Acc],
+        (pitch, ldy): (usize, usize),
+        for_each_run: impl Fn(&mut dyn FnMut(Range<usize>, usize)),
+    ) {
+        if self.staged_clamp().is_none() {
+            if !matches!(self.io.residual, Addend::None) {
+                for_each_run(&mut |columns, at| {
+                    for (i, row) in rows.chunks_mut(pitch).enumerate() {
+                        self.add_residual(&mut row[columns.clone()], at + i * ldy, 1);
+                    }
+                });
+            }
+            // All at once. Columns that are not stored do not matter.
+            self.activate(rows);
+        }
+        for_each_run(&mut |columns, at| self.io.y.store_rows(self.finish.isa, (rows, pitch), columns, (at, ldy)));
+    }
+
+    /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
+    /// stores from element `at` of Y on. Overwrites the sums.
+    pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
+        self.strided(sums, bias, at, 1);
+    }
+
+    /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
+    pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
+        stream::add_bias(self.finish.isa, bias, sums);
+        self.add_residual(sums, at, step);
+        self.activate(sums);
+        self.store(sums, at, step);
+    }
+
+    /// Adds the residual of every `step`-th element of Y from `at` on, if there is one.
+    fn add_residual(&self, values: &mut [T::Acc], at: usize, step: usize) {
+        let isa = self.finish.isa;
+        match self.io.residual {
+            Addend::None => {}
+            Addend::Tensor(residual) if step == 1 => {
+                stream::add_assign(isa, values, &residual[at..at + values.len()]);
+            }
+            Addend::Output if step == 1 => {
+                let mut buffer = [T::default(); BUFFERED_ELEMENTS];
+                for (i, values) in values.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
+                    let residual = &mut buffer[..values.len()];
+                    self.io.y.read(at + i * BUFFERED_ELEMENTS, residual);
+                    stream::add_assign(isa, values, residual);
+                }
+            }
+            Addend::Tensor(_) | Addend::Output => {
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = *value + self.io.residual_at(at + i * step);
+                }
+            }
+        }
+    }
+
+    fn activate(&self, sums: &mut [T::Acc]) {
+        activation_kernel(self.finish.isa, self.finish.activation).values(sums);
+    }
+
+    /// Rounds finished values, and stores them to every `step`-th element of Y from `at` on.
+    fn store(&self, values: &[T::Acc], at: usize, step: usize) {
+        if step == 1 {
+            return self.io.y.store(self.finish.isa, values, at);
+        }
+        for (i, value) in values.iter().enumerate() {
+            self.io.y.write(at + i * step, T::from_acc(*value));
+        }
+    }
+
+    /// Does the same as [`row`](Self::row) for a row of `len` sums that are stored by phases:
+    /// element r of the row is `sums[r % phases * span + r / phases]`.
+    pub(crate) fn interleaved(
+        &self,
+        sums: &mut [T::Acc],
+        (phases, span): (usize, usize),
+        len: usize,
+        bias: T::Acc,
+        at: usize,
+    ) {
+        if phases == 1 || span == 1 {
+            return self.row(&mut sums[..len], bias, at);
+        }
+        let mut buffer = [T::Acc::ZERO; BUFFERED_ELEMENTS];
+        for first in (0..len).step_by(BUFFERED_ELEMENTS) {
+            let buffer = &mut buffer[..BUFFERED_ELEMENTS.min(len - first)];
+            stream::interleave(self.finish.isa, sums, (phases, span), first, buffer);
+            self.row(buffer, bias, at + first);
+        }
+    }
+}
+
+/// Where a tile of sums goes in Y.
+pub(crate) struct TilePlace<'a> {
+    /// The element of Y that row 0 goes to, at offset 0 of the map.
+    pub(crate) at: usize,
+    /// Elements of Y from one row to the next.
+    pub(crate) ldy: usize,
+    /// Where the columns go: the tile's first vector is entry `first`.
+    pub(crate) map: &'a StoreMap,
+    pub(crate) first: usize,
+    /// Elements of a vector.
+    pub(crate) lanes: usize,
+}
+
+impl TilePlace<'_> {
+    /// Calls `f` for each run of a tile's columns that go to neighbouring elements of Y, with the
+    /// element that the first of them goes to.
+    fn for_each_run(&self, columns: usize, f: &mut dyn FnMut(Range<usize>, usize)) {
+        // The run that may still grow, and the element of Y behind it.
+        let (mut run, mut end) = (0..0, 0);
+        for (j, column) in self.map.columns()[self.first..][..columns / self.lanes].iter().enumerate() {
+            let (mut mask, mut at) = (column.mask, self.at + column.offset);
+            while mask != 0 {
+                let lane = mask.trailing_zeros();
+                let len = (mask >> lane).trailing_ones();
+                let (from, count) = (j * self.lanes + lane as usize, len as usize);
+                if run.end != from || end != at {
+                    if !run.is_empty() {
+                        f(run.clone(), end - run.len());
+                    }
+                    run = from..from;
+                }
+                run.end += count;
+                at += count;
+                end = at;
+                // A shift by 32 would overflow: then no lane is left.
+                mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
+            }
+        }
+        if !run.is_empty() {
+            f(run.clone(), end - run.len());
+        }
+    }
+}

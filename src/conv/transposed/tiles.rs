@@ -1,0 +1,155 @@
+//! How the products of phases are cut: panels of output channels, kernels, and blocks of K.
+
+use alloc::vec::Vec;
+
+use convoke_kernels::catalogue::spatial_widths;
+use convoke_kernels::{Real, SpatialKernel};
+
+use crate::conv::macro_kernel::RowPanels;
+use crate::conv::planes::channels_per_block;
+use crate::machine::{Item, Machine, Work};
+
+/// Rows of a tile, which are phases times channels, about: the sums of a strip then stay in the
+/// L1 cache.
+pub(super) const TILE_ROWS: usize = 64;
+/// The most channels of a panel.
+const MOST_PANEL_CHANNELS: usize = 32;
+/// The most steps of a block of K, unless the taps of one channel are more. It is an absolute
+/// number, because packed weights and the order of sums depend on it.
+const MOST_STEPS: usize = 512;
+/// The most channels of a block of K. If K has one tap, no taps share the rows of B, and those of
+/// a tile of 32 columns then fill an L1 cache of 48 KiB. It is an absolute number, because packed
+/// weights and the order of sums depend on it.
+const MOST_BLOCK_CHANNELS: usize = 352;
+
+/// Channels of a block of K, for `taps` taps.
+pub(super) fn block_channels(channels: usize, taps: usize) -> usize {
+    channels_per_block(channels, taps, MOST_STEPS.min(MOST_BLOCK_CHANNELS * taps))
+}
+
+/// The sizes of a layer's products.
+pub(super) struct PhaseProducts {
+    /// Output channels of a group.
+    pub(super) rows: usize,
+    /// For each class of phases of the last axis, its phases and the steps of K of each, over all
+    /// phases of the other axes.
+    pub(super) classes: Vec<(usize, usize)>,
+}
+
+/// The panels of channels, and their kernels.
+pub(super) struct PhaseTiles<T: Real> {
+    pub(super) panels: RowPanels,
+    /// Rows of the tallest kernel.
+    pub(super) mr: usize,
+    pub(super) lanes: usize,
+    /// The kernels of each width, the widest first, by their rows.
+    widths: Vec<&'static [SpatialKernel<T>]>,
+}
+
+impl<T: Real> PhaseTiles<T> {
+    /// The tiles that take the fewest cycles for `vectors` vectors of columns, and what they take. If
+    /// the phases `can_pair`, a panel has no more rows than one kernel. With `packed`, only tiles with so
+    /// many channels in the tallest panel and so many rows of the tallest kernel are looked at.
+    pub(super) fn cheapest(
+        machine: &Machine,
+        products: &PhaseProducts,
+        vectors: usize,
+        can_pair: bool,
+        packed: Option<(usize, usize)>,
+    ) -> Option<(Self, Work)> {
+        let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
+        let phases: usize = products.classes.iter().map(|(phases, _)| phases).sum();
+        let mut best: Option<(Self, Work)> = None;
+        for (widest, kernels) in widths.iter().enumerate() {
+            let most_rows = if can_pair { kernels.len().min(TILE_ROWS) } else { TILE_ROWS };
+            let most_channels = (most_rows / phases.max(1)).clamp(1, MOST_PANEL_CHANNELS).min(products.rows);
+            for channels in 1..=most_channels {
+                let panels = RowPanels::new(products.rows, channels);
+                let heights =
+                    products.classes.iter().map(|(n, _)| RowPanels::new(n * channels, kernels.len()).height(0));
+                let mr = heights.max().unwrap_or(1);
+                // Panels of nearly equal height may be lower than `channels`. Such a choice is
+                // another one's double.
+                if panels.height(0) != channels || packed.is_some_and(|packed| packed != (channels, mr)) {
+                    continue;
+                }
+                let tiles = Self::new(&widths[..=widest], panels, mr);
+                let work = tiles.work(machine, products, vectors);
+                if best.as_ref().is_none_or(|(_, least)| work.cycles() < least.cycles()) {
+                    best = Some((tiles, work));
+                }
+            }
+        }
+        best
+    }
+
+    /// Panels of one channel of a group that has one, with kernels of one row.
+    pub(super) fn single(machine: &Machine) -> Self {
+        let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
+        Self::new(&widths, RowPanels::new(1, 1), 1)
+    }
+
+    /// The kernels of up to `mr` rows, in those of the widths that have them.
+    fn new(widths: &[&'static [SpatialKernel<T>]], panels: RowPanels, mr: usize) -> Self {
+        let lanes = widths[0][0].lanes();
+        let widths = widths.iter().rev().copied().filter(|kernels| kernels.len() >= mr).collect();
+        Self { panels, mr, lanes, widths }
+    }
+
+    /// The widest kernels of at most `vectors` vectors.
+    pub(super) fn width(&self, vectors: usize) -> &'static [SpatialKernel<T>] {
+        // The list ends with a width of one vector: the catalogue has it for every height.
+        self.widths.iter().find(|kernels| kernels[0].nrv() <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
+    }
+
+    /// The tiles of a class of `phases`, for `channels` output channels.
+    pub(super) fn of_class(&self, phases: usize, channels: usize) -> RowPanels {
+        RowPanels::new(phases * channels, self.mr)
+    }
+
+    /// The width of the widest tile, in vectors.
+    pub(super) fn widest(&self) -> usize {
+        self.widths[0][0].nrv()
+    }
+
+    /// The name of the tallest and widest kernel.
+    pub(super) fn name(&self) -> &'static str {
+        self.widths[0][self.mr - 1].name()
+    }
+
+    /// The products of all phases of all axes, for all rows and `vectors` vectors of columns.
+    fn work(&self, machine: &Machine, products: &PhaseProducts, vectors: usize) -> Work {
+        let mut work = Work::default();
+        let mut at = 0;
+        while at < vectors {
+            let kernels = self.width(vectors - at);
+            let nrv = kernels[0].nrv();
+            let strips = if nrv == self.widest() { (vectors - at) / nrv } else { 1 };
+            work += self.strip_work(machine, products, kernels) * strips as f64;
+            at += strips * nrv;
+        }
+        work
+    }
+
+    /// The same for a strip of columns, as wide as the kernels.
+    fn strip_work(&self, machine: &Machine, products: &PhaseProducts, kernels: &[SpatialKernel<T>]) -> Work {
+        let mut work = Work::default();
+        for run in self.panels.runs(&(0..self.panels.count())).into_iter().filter(|run| !run.is_empty()) {
+            for (phases, steps) in &products.classes {
+                let tiles = self.of_class(*phases, self.panels.height(run.start));
+                for equal in tiles.runs(&(0..tiles.count())).into_iter().filter(|equal| !equal.is_empty()) {
+                    let kernel = &kernels[tiles.height(equal.start) - 1];
+                    work += tile_work(machine, kernel, *steps) * (run.len() * equal.len()) as f64;
+                }
+            }
+        }
+        work
+    }
+}
+
+/// What a tile takes: `steps` steps of K, and the call of its kernel.
+fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize) -> Work {
+    let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
+    let cycles = step * steps as f64 * machine.shifted_views(kernel.mr(), false);
+    machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::KernelCalls, 1.0)
+}

@@ -1,0 +1,161 @@
+//! Conv: filters are channels of Y, and each vector of them writes its pixels straight into Y.
+//!
+//! With stride s on an axis, output o reads the padded elements s * o + k. The elements of one
+//! phase k mod s are s apart. Taken as channels of their own, the phases change the layer into one of
+//! stride 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. 3x3 taps
+//! of stride 2 take 144 products for 5x5 outputs by F(5x5, 2x2), instead of 225.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::ops::Range;
+
+use convoke_kernels::Real;
+
+use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
+use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView};
+use crate::conv::contract::{Io, Request};
+use crate::conv::store::Finish;
+use crate::element::Element;
+use crate::exec::region::Stores;
+use crate::exec::split::{Patch, Span};
+use crate::{Axis, Geometry};
+
+pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    view(geometry)?.check_steps()
+}
+
+/// The layer with the phases of its strides as channels.
+///
+/// # Errors
+/// The rule that the layer breaks.
+pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
+    let mut axes = geometry.axes.to_vec();
+    let (mut strides, mut taps) = ([1, 1], [1, 1]);
+    let last = strides.iter_mut().zip(&mut taps).rev();
+    for ((index, axis), (stride, taps)) in axes.iter_mut().enumerate().rev().zip(last) {
+        *taps = axis.kernel;
+        // A longer stride than the kernel leaves elements of X unread.
+        if axis.stride > 1 && axis.stride < axis.kernel && axis.stride <= MOST_STRIDE && axis.dilation == 1 {
+            *stride = axis.stride;
+            (axis.kernel, axis.stride) = (axis.kernel.div_ceil(axis.stride), 1);
+        } else if axis.stride > 1 {
+            let Axis { kernel, stride, dilation, .. } = *axis;
+            return Err(alloc::format!(
+                "spatial axis {index} has stride {stride}, kernel {kernel}, dilation {dilation}: strides other than 1 must be at most \
+                 {MOST_STRIDE}, shorter than the kernel, and without dilation"
+            ));
+        }
+    }
+    let phases = strides[0] * strides[1];
+    let channels = geometry.in_channels_per_group().checked_mul(phases);
+    Ok(WinogradView {
+        batch: geometry.batch,
+        groups: geometry.group,
+        channels: channels.ok_or_else(|| String::from("too many channels"))?,
+        strides,
+        taps,
+        filters: geometry.out_channels_per_group(),
+        stores: PixelStores::Rows,
+        roles: AxisRoles::new(&axes)?,
+    })
+}
+
+/// # Errors
+/// The rule that the layer breaks.
+pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
+    let geometry = request.geometry;
+    let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
+    // Other activations than clamps read what was stored.
+    let is_left = is_large && Finish::new(request).is_clamp();
+    let stores = if is_left { PixelStores::RowsPastCache } else { PixelStores::Rows };
+    Ok((WinogradView { stores, ..view(geometry)? }, 0, Box::new(WinogradConv)))
+}
+
+struct WinogradConv;
+
+impl<T: Element> TileOperator<T> for WinogradConv {
+    fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
+        let (volume, channels) = (core.geometry.kernel_volume(), core.geometry.in_channels_per_group());
+        let ([s_down, s_along], [down, along]) = (core.view.strides, core.view.taps);
+        let (c, phase_along) = (c / s_along, c % s_along);
+        let (phase_down, c) = (c / channels, c % channels);
+        let w = &w[(row * channels + c) * volume..][..volume];
+        if s_down * s_along == 1 {
+            taps.iter_mut().zip(w).for_each(|(tap, w)| *tap = w.to_acc());
+            return;
+        }
+        let [t_down, t_along] = [down.div_ceil(s_down), along.div_ceil(s_along)];
+        for (i, tap) in taps.iter_mut().enumerate() {
+            let k_down = i / t_along % t_down * s_down + phase_down;
+            let k_along = i % t_along * s_along + phase_along;
+            let is_there = k_down < down && k_along < along;
+            let at = (i / t_along / t_down * down + k_down) * along + k_along;
+            *tap = if is_there { w[at].to_acc() } else { T::Acc::ZERO };
+        }
+    }
+
+    /// Filters are channels of Y.
+    fn patches(&self, core: &Winograd<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch)) {
+        let AxisRoles { depth, down, along } = &core.view.roles;
+        let (sub, first) = (&part.sub, part.group * core.view.filters);
+        let of_phase = |axis: &Axis, phase: &WinogradPhase, outputs: &Range<usize>| {
+            let outputs = outputs.start..outputs.end.min(phase.output).max(outputs.start);
+            Span { size: axis.output, start: phase.place(outputs.start), step: phase.step, count: outputs.len() }
+        };
+        patch(Patch {
+            images: sub.image..sub.image + 1,
+            channels: first + part.filters.start..first + part.filters.end,
+            axes: [
+                Span::new(part.slices.clone(), depth.output),
+                of_phase(down, &sub.down, &part.rows),
+                of_phase(along, &sub.along, &part.columns),
+            ],
+        });
+    }
+
+    fn store(
+        &self,
+        core: &Winograd<T>,
+        io: &Io<'_, T>,
+        row: &TileRow<'_, T::Acc>,
+        scratch: RowScratch<'_, T::Acc>,
+    ) -> bool {
+        let (geometry, sub) = (&core.geometry, &row.sub);
+        let AxisRoles { depth, down, along } = &core.view.roles;
+        let channel = row.group * core.view.filters + row.filters.start;
+        let count = row.filters.len();
+        let bias = &io.bias[channel..channel + count];
+        let plane = (sub.image * geometry.out_channels + channel) * depth.output + row.slice;
+        let at = (plane * down.output + sub.down.place(row.y)) * along.output + sub.along.place(row.x);
+        let (channel_step, row_step) = (geometry.output_spatial(), sub.down.step * along.output);
+        let store = core.finish.store(io);
+        let stores = [Stores::row(at, row.width).times(count, channel_step).times(row.height, row_step)];
+        let pixels = row.pixels(channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
+        if sub.along.step == 1
+            && let Some(is_good) = store.direct_at_first(at, bias, stores, |mut y, epilogue| {
+                core.blocking.scheme.kernel.output(&row.products, &pixels, &mut y, &epilogue, &mut *scratch.marks)
+            })
+        {
+            return is_good;
+        }
+        let is_good = core.store_rows(row, &store.staging(bias), &mut *scratch.rows, scratch.marks);
+        let pitch = core.row_at(0, 1);
+        for c in 0..count {
+            let rows = &mut scratch.rows[core.row_at(c, 0)..core.row_at(c, row.height)];
+            let at = at + c * channel_step;
+            if sub.along.step == 1 {
+                store.staged_runs(rows, (pitch, row_step), |store| {
+                    core.good_pixels(row, scratch.marks).for_each(|good| store(good.clone(), at + good.start));
+                });
+                continue;
+            }
+            for good in core.good_pixels(row, scratch.marks) {
+                let at = at + good.start * sub.along.step;
+                for (i, row) in rows.chunks_mut(pitch).enumerate() {
+                    store.staged_strided(&mut row[good.clone()], at + i * row_step, sub.along.step);
+                }
+            }
+        }
+        is_good
+    }
+}

@@ -1,0 +1,224 @@
+//! From X to transformed tiles.
+
+use core::array;
+use core::ops::Range;
+
+use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
+use convoke_kernels::winograd::{Border, TileSource};
+
+use super::blocking::MOST_IMAGES;
+use super::run::{Scratch, TileTask, Winograd};
+use super::view::{MOST_STRIDE, SubImage, WinogradPhase, distance};
+use crate::conv::contract::Io;
+use crate::conv::planes::deinterleave_rows;
+use crate::element::Element;
+
+/// The most different borders of a block's windows. From one phase of an axis to the next, the
+/// padding at the beginning becomes shorter once, and the padding at the end longer once. So there
+/// are three borders of each axis, and one for windows that see nothing of X.
+const MOST_BORDERS: usize = 10;
+
+/// What the tiles of a block see of a plane of X in a [sub-image](SubImage).
+#[derive(Debug, Clone, Copy, Default)]
+struct InputWindow {
+    /// Where the first row begins in X, for the first channel of the group.
+    begin: usize,
+    /// Rows, and elements of each, that are not padding.
+    rows: usize,
+    elements: usize,
+    /// The first of these elements in its row. With a stride, whose padding is copied, it may lie
+    /// before the row.
+    first: isize,
+    /// Which of the borders it has.
+    border: usize,
+}
+
+impl InputWindow {
+    fn len(&self) -> usize {
+        self.rows * self.elements
+    }
+}
+
+/// The borders of a block's windows, many of which are alike, with the rows and elements that are not
+/// padding.
+#[derive(Default)]
+struct Borders([Option<([Range<usize>; 2], Border)>; MOST_BORDERS]);
+
+impl Borders {
+    /// The number of the border of these rows and elements, which `new` makes.
+    fn find(&mut self, seen: [Range<usize>; 2], new: impl FnOnce([Range<usize>; 2]) -> Border) -> usize {
+        let found = self.0.iter().position(|border| border.as_ref().is_none_or(|(other, _)| *other == seen));
+        let found = found.expect("no more than there are beginnings and ends of padding on both axes");
+        self.0[found].get_or_insert_with(|| (seen.clone(), new(seen)));
+        found
+    }
+
+    fn get(&self, number: usize) -> &Border {
+        &self.0[number].as_ref().expect("made when it was found").1
+    }
+}
+
+/// Where the rows of X are that a task's windows see.
+struct RowsOfX<'x, T> {
+    x: &'x [T],
+    /// Elements from one channel to the next.
+    channel_len: usize,
+    row_len: usize,
+    /// Elements from one row of a window to the next, and from one element to the next.
+    row_stride: usize,
+    step: usize,
+    /// Elements from a window to what the next call reads, nearly always.
+    next: usize,
+}
+
+impl<'x, T: Element> RowsOfX<'x, T> {
+    fn new(x: &'x [T], core: &Winograd<T>, images: usize) -> Self {
+        let (roles, [s_down, s_along]) = (&core.view.roles, core.view.strides);
+        let channel_len = core.geometry.input_spatial();
+        // The next call is for the next image of a batch, or for the next channel.
+        let is_batch = images > 1 && roles.sub_images(1) == 1;
+        Self {
+            x,
+            channel_len,
+            row_len: roles.along.input,
+            row_stride: if s_down == 1 { distance(&roles.down) } else { s_down } * roles.along.input,
+            step: if s_along == 1 { distance(&roles.along) } else { s_along },
+            next: if is_batch { core.geometry.in_channels } else { 1 } * channel_len,
+        }
+    }
+
+    /// What a window sees of channel `c`, from its first row on: whole rows.
+    #[inline(always)]
+    fn window(&self, window: &InputWindow, c: usize) -> &'x [T] {
+        if window.len() == 0 {
+            return &[];
+        }
+        &self.x[window.begin + c * self.channel_len..][..(window.rows - 1) * self.row_stride + self.row_len]
+    }
+
+    /// The deinterleaving of a window's elements by `phases`.
+    fn deinterleaving<'p>(&self, window: &InputWindow, phases: &'p [PhaseCopy]) -> Deinterleave<'p> {
+        Deinterleave {
+            planes: 1,
+            src_pitch: 0,
+            dst_pitch: 0,
+            rows: &[],
+            width: self.row_len,
+            first: window.first,
+            stride: self.step,
+            phases,
+            len: window.elements,
+            prefetch_distance: self.next,
+        }
+    }
+}
+
+impl<T: Element> Winograd<T> {
+    /// Transforms the tiles of one slice of X, for all channels.
+    pub(super) fn transform(
+        &self,
+        io: &Io<'_, T>,
+        task: &TileTask<'_, T::Acc>,
+        slice: usize,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
+        for phase in 0..self.view.strides[0] {
+            self.transform_phase(io, task, slice, phase, scratch);
+        }
+    }
+
+    /// Transforms the tiles of one slice for the channels that are phase `phase` of the stride
+    /// down.
+    fn transform_phase(
+        &self,
+        io: &Io<'_, T>,
+        task: &TileTask<'_, T::Acc>,
+        slice: usize,
+        phase: usize,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
+        let (view, block, scheme) = (&self.view, task.block, &self.blocking.scheme);
+        let (images, stride, channels) = (block.size.images, view.strides[1], self.geometry.in_channels_per_group());
+        let mut borders = Borders::default();
+        let mut windows = [InputWindow::default(); MOST_IMAGES];
+        let windows = &mut windows[..images];
+        for (i, window) in windows.iter_mut().enumerate() {
+            *window = self.window(task, (i, slice), phase, &mut borders);
+        }
+        let slot_len = block.size.slot_len(scheme, view.channels);
+        let v = &mut scratch.v[slice % self.slots() * slot_len..][..slot_len];
+        let rows_of_x = RowsOfX::new(io.x, self, images);
+        let phases_len = windows.iter().map(InputWindow::len).max().unwrap_or(0);
+        let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhaseCopy { offset, dst: offset * phases_len });
+        let in_place = T::DIRECT && rows_of_x.step == 1;
+        for c in 0..channels {
+            let phase_rows = &mut scratch.rows_in[..if in_place { 0 } else { images * stride * phases_len }];
+            if phases_len > 0 {
+                for (window, phase_rows) in windows.iter().zip(phase_rows.chunks_exact_mut(stride * phases_len)) {
+                    let rows = 0..window.rows;
+                    let rows =
+                        rows.map(|r| SourceRow { src: Some(r * rows_of_x.row_stride), dst: r * window.elements });
+                    let copy = rows_of_x.deinterleaving(window, &phases[..stride]);
+                    deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, rows, phase_rows);
+                }
+            }
+            // In the order of memory: whole vectors are written, and the next call overwrites what
+            // is too much.
+            for (phase_along, (image, window)) in
+                (0..stride).flat_map(|phase| windows.iter().enumerate().map(move |window| (phase, window)))
+            {
+                let source = match T::as_acc(rows_of_x.window(window, c)).filter(|_| in_place) {
+                    Some(x) => {
+                        let x = x.get(window.first as usize..).unwrap_or(&[]);
+                        TileSource { x, row_stride: rows_of_x.row_stride, next: rows_of_x.next }
+                    }
+                    None => {
+                        let x = &phase_rows[(image * stride + phase_along) * phases_len..][..window.len()];
+                        TileSource { x, row_stride: window.elements, next: 0 }
+                    }
+                };
+                let channel = (phase * channels + c) * stride + phase_along;
+                let v = &mut v[channel * block.size.input_tiles() + image * block.size.image_input_tiles()..];
+                scheme.kernel.input(&source, borders.get(window.border), scratch.planes, v, block.v_plane);
+            }
+        }
+    }
+
+    /// What the block's tiles see of a slice of X in one of its images, or of its rows of phase `phase`
+    /// of a stride. Its border is added to `borders` if it is not there.
+    fn window(
+        &self,
+        task: &TileTask<'_, T::Acc>,
+        (image, slice): (usize, usize),
+        phase: usize,
+        borders: &mut Borders,
+    ) -> InputWindow {
+        let (roles, [s_down, stride]) = (&self.view.roles, self.view.strides);
+        let (depth, down, along, planes) = (&roles.depth, &roles.down, &roles.along, &task.block.planes);
+        let sub = SubImage::new(roles, task.place.image + image);
+        let down_phase = if s_down == 1 { sub.down } else { WinogradPhase::of_stride(down, phase, s_down) };
+        // The padded position of the block's first row and element in their phases.
+        let [m_down, m_along] = self.blocking.scheme.outputs();
+        let (y, x) = (task.place.row * m_down, task.place.column * m_along);
+        let rows = down_phase.live(y, planes.rows());
+        // What is not padding. Phases of a stride are copied with their padding.
+        let elements = if stride == 1 { sub.along.live(x, planes.row_len()) } else { 0..planes.row_len() };
+        let is_empty = rows.is_empty() || elements.is_empty();
+        let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };
+        let new = |[rows, elements]: [_; 2]| Border::new(self.blocking.scheme.kernel, planes, rows, elements);
+        let border = borders.find([rows.clone(), elements.clone()], new);
+        if is_empty {
+            return InputWindow { border, ..InputWindow::default() };
+        }
+        let first_row = down_phase.place(y + rows.start) - down.pad_begin;
+        let first = if stride == 1 {
+            (sub.along.place(x + elements.start) - along.pad_begin) as isize
+        } else {
+            (x * stride) as isize - along.pad_begin as isize
+        };
+        let channel = (sub.image * self.view.groups + task.group) * self.geometry.in_channels_per_group();
+        let plane = channel * depth.input + slice - depth.pad_begin;
+        let begin = (plane * down.input + first_row) * along.input;
+        InputWindow { begin, rows: rows.len(), elements: elements.len(), first, border }
+    }
+}

@@ -1,0 +1,617 @@
+//! The tasks of a layer: a block of tiles is transformed, multiplied and taken back into Y.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::winograd::{Pixels, Planes, Products};
+use convoke_kernels::{ChannelKernel, Dest, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, activation_kernel};
+
+use super::blocking::{BlockPlace, BlockSize, Blocking, MOST_SLICES, spread};
+use super::cost::CostModel;
+use super::pack::{self, PackedLayout, PackedValue};
+use super::tiles::LISTS;
+use super::view::{SubImage, WinogradView, distance};
+use crate::conv::channel_tiles::{ChannelTiles, PanelPrefetch, Rate};
+use crate::conv::contract::{Io, Lowering, Request};
+use crate::conv::store::Finish;
+use crate::element::{Compute, Element};
+use crate::exec::split::{Patch, Shape, Split};
+use crate::exec::{Arena, Ledger, Line, Piece, share};
+use crate::{Geometry, reference};
+
+/// The most steps of k that are summed in one go. The sums of such blocks are then added: one long
+/// running sum would err more, and the filters of a block stay in the L1 cache for all tiles.
+const MOST_STEPS: usize = 192;
+
+/// What tells Conv and ConvTranspose apart: where the taps of filters come from, and where the values
+/// of Y go.
+pub(super) trait TileOperator<T: Element>: Send + Sync {
+    /// The taps of filter `row` of a group for channel `c` of the view, in the order of the view's
+    /// axes; `w` is the group's W.
+    fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]);
+
+    /// Calls `patch` with the parts of Y that some outputs of the view are.
+    fn patches(&self, core: &Winograd<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch));
+
+    /// Takes the products of a row of tiles back into Y. Returns whether all sums were finite. The
+    /// tiles whose sums were not are marked. They are not stored if Y holds the residual, which is
+    /// still needed.
+    fn store(
+        &self,
+        core: &Winograd<T>,
+        io: &Io<'_, T>,
+        row: &TileRow<'_, T::Acc>,
+        scratch: RowScratch<'_, T::Acc>,
+    ) -> bool;
+}
+
+/// A layer's view, for `interleaved` see [`ScratchPieces::book`], and the operator on it.
+pub(super) type OperatorView<T> = (WinogradView, usize, Box<dyn TileOperator<T>>);
+
+/// Outputs of the view: some filters of a group, and a box of a sub-image. Its rows and columns may
+/// reach beyond the sub-image's end.
+pub(super) struct OutputBox {
+    pub(super) sub: SubImage,
+    pub(super) group: usize,
+    pub(super) filters: Range<usize>,
+    pub(super) slices: Range<usize>,
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+}
+
+/// The products of a row of tiles with a vector of filters, and the part of the view's output that
+/// they become.
+pub(super) struct TileRow<'a, T: Real> {
+    pub(super) products: Products<'a, T>,
+    pub(super) sub: SubImage,
+    pub(super) group: usize,
+    pub(super) slice: usize,
+    /// The first row and element in the sub-image, and how many there are.
+    pub(super) y: usize,
+    pub(super) x: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+    /// The filters of the group.
+    pub(super) filters: Range<usize>,
+}
+
+impl<T: Real> TileRow<'_, T> {
+    /// Its pixels, where channels and rows are so many elements apart.
+    pub(super) fn pixels(&self, channel_step: usize, row_step: usize, past_cache: bool) -> Pixels {
+        let Self { height, width, .. } = *self;
+        Pixels { channels: self.filters.len(), channel_step, row_step, width, height, past_cache }
+    }
+}
+
+/// Scratch for a [`TileRow`].
+pub(super) struct RowScratch<'a, T> {
+    /// Rows of pixels. [`Winograd::row_at`] says where each of them is.
+    pub(super) rows: &'a mut [T],
+    /// Interleaved rows of Y.
+    pub(super) interleaved: &'a mut [T],
+    /// Which tiles are not finite.
+    pub(super) marks: &'a mut [u8],
+}
+
+/// A call of a kernel for some tiles of a GEMM. The tiles are the kernel's pixels.
+struct GemmCall<T: Real> {
+    /// The place of the first tile among the transformed ones.
+    v: usize,
+    /// Its place among the products.
+    tile: usize,
+    /// Tiles.
+    count: usize,
+    /// The kernels for wide panels and for narrow ones.
+    kernels: [&'static ChannelKernel<T>; 2],
+}
+
+impl<T: Real> GemmCall<T> {
+    /// The kernel for a panel of `nr` filters.
+    fn kernel(&self, nr: usize) -> &'static ChannelKernel<T> {
+        self.kernels[usize::from(nr < self.kernels[0].nr())]
+    }
+}
+
+/// The calls for one value and one panel: GEMM after GEMM, `of_gemm` of each.
+struct GemmCalls<T: Real> {
+    all: Vec<GemmCall<T>>,
+    of_gemm: usize,
+    /// How fast the calls prefetch filters.
+    rate: Rate,
+}
+
+impl<T: Real> GemmCalls<T> {
+    fn new(request: &Request<'_, impl Element<Acc = T>>, size: &BlockSize, is_short: bool) -> Option<Self> {
+        let (first, rows) = size.gemms(is_short);
+        if rows == 0 {
+            return Some(Self { all: Vec::new(), of_gemm: 1, rate: Rate::new(request.machine) });
+        }
+        let tiles = ChannelTiles::new(request.machine, rows * size.columns)?;
+        let call = |row: usize, t: usize| {
+            let pixels = tiles.pixels(t);
+            let kernels = [tiles.nr(), 1].map(|channels| tiles.kernel(pixels.len(), channels));
+            let (v, tile) = (size.row_start(row) + pixels.start, row * size.columns + pixels.start);
+            GemmCall { v, tile, count: pixels.len(), kernels }
+        };
+        let all = first.flat_map(|row| (0..tiles.count).map(move |t| (row, t))).map(|(row, t)| call(row, t)).collect();
+        Some(Self { all, of_gemm: tiles.count, rate: tiles.rate() })
+    }
+
+    /// Multiplies one value of tiles, `v`, by the weights `[step of k][filter]` of a panel of `nr` filters.
+    fn multiply(
+        &self,
+        (koff, v): (RowOffsetsRef<'_>, &[T]),
+        (weights, nr): (&[T], usize),
+        prefetch: &mut PanelPrefetch<'_, T>,
+        products: &mut [T],
+    ) {
+        let steps = koff.len();
+        let kc = if steps <= MOST_STEPS { steps.max(1) } else { steps.div_ceil(steps.div_ceil(MOST_STEPS)) };
+        for gemm in self.all.chunks(self.of_gemm) {
+            for k in (0..steps.max(1)).step_by(kc) {
+                let block_of_k = k..(k + kc).min(steps);
+                let koff = if steps <= MOST_STEPS { koff } else { koff.rows(block_of_k.clone()) };
+                let w = &weights[k * nr..block_of_k.end * nr];
+                for call in gemm {
+                    // Without steps of k nothing is read.
+                    let x = v.get(call.v..).unwrap_or(&[]);
+                    let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
+                    call.kernel(nr).partial(x, koff, w, prefetch.during(koff.len()), tile, k > 0);
+                }
+            }
+        }
+    }
+}
+
+/// The tables of all blocks of one size.
+pub(super) struct BlockTables<T: Real> {
+    pub(super) size: BlockSize,
+    pub(super) planes: Planes,
+    /// The calls for values that have products in all rows of tiles, and for those that are
+    /// [zero](Planes::drops) in the last one.
+    calls: [GemmCalls<T>; 2],
+    /// The row offsets of k, for each list of steps. The slots of slices form a ring. Its first slots
+    /// are there twice, so that slots around the ring are contiguous.
+    koff: [RowOffsets; LISTS],
+    /// Elements from one value's transformed tiles to the next value's.
+    pub(super) v_plane: usize,
+}
+
+impl<T: Real> BlockTables<T> {
+    /// The tables for blocks of a size that [fits](BlockSize::fits), in a ring of `slots` slots. None
+    /// if a kernel is lacking.
+    fn new(
+        request: &Request<'_, impl Element<Acc = T>>,
+        model: &CostModel<'_, T>,
+        view: &WinogradView,
+        layout: &PackedLayout,
+        (size, slots): (BlockSize, usize),
+    ) -> Option<Self> {
+        let (scheme, taps) = (&model.scheme, view.roles.depth.kernel);
+        let slot_len = size.slot_len(scheme, view.channels);
+        let koff = core::array::from_fn(|list| {
+            if (0..scheme.kernel.values()).all(|value| layout.value(value).list != list) {
+                return RowOffsets::new(Vec::new());
+            }
+            let mut koff = Vec::with_capacity((slots + taps - 1) * layout.steps.count(list));
+            for slot in (0..slots + taps - 1).map(|slot| slot % slots * slot_len) {
+                let steps = layout.steps.steps(list);
+                koff.extend(steps.map(|(filter, c)| (slot + size.place(filter) + c * size.input_tiles()) as u32));
+            }
+            RowOffsets::new(koff)
+        });
+        // The last row is left out unless this makes the GEMMs so small that they take longer.
+        let is_short = model.gemms(&size, size.spare > 0).cycles() < model.gemms(&size, false).cycles();
+        let calls = [GemmCalls::new(request, &size, false)?, GemmCalls::new(request, &size, is_short)?];
+        Some(Self { planes: size.planes(scheme), calls, koff, v_plane: size.v_plane(scheme, view.channels), size })
+    }
+}
+
+/// What one task computes: a block of tiles of one group, for a part of the panels.
+pub(super) struct TileTask<'a, T: Real> {
+    pub(super) place: BlockPlace,
+    pub(super) block: &'a BlockTables<T>,
+    pub(super) group: usize,
+    /// Slices of Y.
+    slices: Range<usize>,
+    panels: Range<usize>,
+}
+
+/// The pieces of a task's scratch, and the distances in them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ScratchPieces<A> {
+    planes: Piece<A>,
+    v: Piece<A>,
+    products: Piece<A>,
+    rows_in: Piece<A>,
+    rows_out: Piece<A>,
+    interleaved: Piece<A>,
+    marks: Piece<u8>,
+    /// Elements from the products of one panel to those of the next.
+    product_panel: usize,
+    /// Elements from the products of one value with a panel to those of the next value.
+    product_plane: usize,
+    /// Elements of a row of pixels.
+    row_out: usize,
+}
+
+impl<A: Compute> ScratchPieces<A> {
+    /// Books enough for each of the blocks; panels have `nr` filters. Where rows of Y are interleaved
+    /// before they go to Y, `interleaved` is their elements for each pixel, in all channels of a vector
+    /// of filters; otherwise 0.
+    pub(super) fn book<T: Element<Acc = A>>(
+        ledger: &mut Ledger,
+        view: &WinogradView,
+        blocking: &Blocking<A>,
+        nr: usize,
+        interleaved: usize,
+    ) -> Self {
+        let Blocking { scheme, blocks, chunk, .. } = blocking;
+        let (lanes, stride, largest) = (scheme.kernel.lanes(), view.strides[1], blocks.largest());
+        let planes = largest.planes(scheme);
+        let phase_rows = planes.rows() * planes.row_len() * largest.images;
+        let product_plane = spread(largest.tiles() * nr, lanes);
+        let product_panel = product_plane * scheme.kernel.values();
+        let row_out = largest.columns * scheme.along.tile.outputs;
+        let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && stride == 1;
+        let slots = chunk.slots(&view.roles.depth);
+        Self {
+            planes: ledger.book("planes", planes.len()),
+            v: ledger.book("transformed tiles", largest.slot_len(scheme, view.channels) * slots),
+            products: ledger.book("products", product_panel * chunk.panels * chunk.slices),
+            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride }),
+            rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
+            interleaved: ledger.book("rows of Y", interleaved.saturating_mul(row_out)),
+            marks: ledger.book("marks", largest.columns),
+            product_panel,
+            product_plane,
+            row_out,
+        }
+    }
+
+    /// The pieces in a task's share of the workspace.
+    fn take<'a>(&self, scratch: &'a mut [Line]) -> Scratch<'a, A> {
+        let mut arena = Arena::new(scratch);
+        Scratch {
+            planes: arena.get(self.planes),
+            v: arena.get(self.v),
+            products: arena.get(self.products),
+            rows_in: arena.get(self.rows_in),
+            rows_out: arena.get(self.rows_out),
+            interleaved: arena.get(self.interleaved),
+            marks: arena.get(self.marks),
+        }
+    }
+}
+
+/// The scratch of a task in a run.
+pub(super) struct Scratch<'a, A> {
+    /// Planes of one channel of X, in the middle of its transform.
+    pub(super) planes: &'a mut [A],
+    /// Transformed tiles.
+    pub(super) v: &'a mut [A],
+    products: &'a mut [A],
+    /// Rows of X of all images of a block, where they are converted first, or phases of a stride
+    /// are taken from them.
+    pub(super) rows_in: &'a mut [A],
+    /// Rows of pixels, where kernels cannot write these into Y.
+    rows_out: &'a mut [A],
+    /// Interleaved rows of Y.
+    interleaved: &'a mut [A],
+    /// Which tiles of a row are not finite.
+    marks: &'a mut [u8],
+}
+
+/// A layer by Winograd's algorithm.
+pub(super) struct Winograd<T: Element> {
+    pub(super) isa: Isa,
+    pub(super) geometry: Geometry,
+    pub(super) finish: Finish<T::Acc>,
+    pub(super) view: WinogradView,
+    pub(super) blocking: Blocking<T::Acc>,
+    /// For each size of blocks.
+    tables: Vec<BlockTables<T::Acc>>,
+    /// The tiles of kernels that the products of a block are cut into.
+    tiles: ChannelTiles<T::Acc>,
+    layout: PackedLayout,
+    pieces: ScratchPieces<T::Acc>,
+    operator: Box<dyn TileOperator<T>>,
+}
+
+impl<T: Element> Winograd<T> {
+    /// Makes the tables.
+    ///
+    /// # Panics
+    /// If a kernel is lacking: the blocking must have been estimated.
+    pub(super) fn new(
+        request: &Request<'_, T>,
+        view: WinogradView,
+        blocking: Blocking<T::Acc>,
+        (tiles, layout, pieces): (ChannelTiles<T::Acc>, PackedLayout, ScratchPieces<T::Acc>),
+        operator: Box<dyn TileOperator<T>>,
+    ) -> Self {
+        let slots = blocking.chunk.slots(&view.roles.depth);
+        let model = CostModel::new(request.machine, &view, blocking.scheme).expect("a layer that was estimated");
+        let mut tables: Vec<BlockTables<T::Acc>> = Vec::new();
+        for (size, _) in blocking.blocks.sizes() {
+            if tables.iter().all(|block| block.size != size) {
+                let block = BlockTables::new(request, &model, &view, &layout, (size, slots));
+                tables.push(block.expect("the kernels that were estimated"));
+            }
+        }
+        let (isa, geometry, finish) = (request.isa(), request.geometry.clone(), Finish::new(request));
+        Self { isa, geometry, finish, view, blocking, tables, tiles, layout, pieces, operator }
+    }
+
+    /// What task number `task` computes.
+    fn task(&self, task: usize) -> TileTask<'_, T::Acc> {
+        let WinogradView { groups, ref roles, .. } = self.view;
+        let Blocking { ref blocks, parts, .. } = self.blocking;
+        let depths = roles.depth_tasks();
+        // From the innermost digit outwards. A thread's tasks are neighbours: with the parts of the
+        // panels outermost, it uses the same filters for all of its blocks.
+        let mut rest = task;
+        let mut next = |count: usize| {
+            let digit = rest % count;
+            rest /= count;
+            digit
+        };
+        let (depth, block) = (next(depths), next(blocks.of_image()));
+        let (group, images) = (next(groups), next(blocks.of_batch()));
+        let place = blocks.place(images, block);
+        let block = self.tables.iter().find(|block| block.size == place.size);
+        TileTask {
+            place,
+            block: block.expect("tables of each size"),
+            group,
+            slices: if depths == 1 { 0..roles.depth.output } else { depth..depth + 1 },
+            panels: share(self.view.filters.div_ceil(self.tiles.nr()), parts, next(parts)),
+        }
+    }
+
+    /// The outputs of some rows of tiles of one image of a block.
+    fn outputs(&self, task: &TileTask<'_, T::Acc>, image: usize, rows: Range<usize>) -> OutputBox {
+        let (place, [m_down, m_along]) = (&task.place, self.blocking.scheme.outputs());
+        let filter = |panel: usize| (panel * self.tiles.nr()).min(self.view.filters);
+        OutputBox {
+            sub: SubImage::new(&self.view.roles, place.image + image),
+            group: task.group,
+            filters: filter(task.panels.start)..filter(task.panels.end),
+            slices: task.slices.clone(),
+            rows: (place.row + rows.start) * m_down..(place.row + rows.end) * m_down,
+            columns: place.column * m_along..(place.column + place.size.columns) * m_along,
+        }
+    }
+
+    /// The number of slots in the ring of slices of X.
+    pub(super) fn slots(&self) -> usize {
+        self.blocking.chunk.slots(&self.view.roles.depth)
+    }
+
+    /// Where row i of filter c begins in the scratch for rows of pixels.
+    pub(super) fn row_at(&self, c: usize, i: usize) -> usize {
+        (c * self.blocking.scheme.down.tile.outputs + i) * self.pieces.row_out
+    }
+
+    /// Takes products back into rows of scratch. Returns whether all sums were finite.
+    pub(super) fn store_rows(
+        &self,
+        row: &TileRow<'_, T::Acc>,
+        epilogue: &Epilogue<'_, T::Acc>,
+        rows: &mut [T::Acc],
+        marks: &mut [u8],
+    ) -> bool {
+        let pixels = row.pixels(self.row_at(1, 0), self.row_at(0, 1), false);
+        self.blocking.scheme.kernel.output(&row.products, &pixels, &mut Dest::from_slice(rows), epilogue, marks)
+    }
+
+    /// The pixels of the tiles of a row that are not marked, as ranges of neighbours. They are counted
+    /// from the first one.
+    pub(super) fn good_pixels<'m>(
+        &self,
+        row: &TileRow<'_, T::Acc>,
+        marks: &'m [u8],
+    ) -> impl Iterator<Item = Range<usize>> + use<'m, T> {
+        let (m, width) = (self.blocking.scheme.along.tile.outputs, row.width);
+        let mut tile = 0;
+        marks.chunk_by(|a, b| a == b).filter_map(move |alike| {
+            let first = tile;
+            tile += alike.len();
+            (alike[0] == 0).then(|| first * m..(tile * m).min(width))
+        })
+    }
+
+    /// Where the products of a slice and a panel of a chunk begin.
+    fn products_at(&self, slice: usize, panel: usize) -> usize {
+        (slice * self.blocking.chunk.panels + panel) * self.pieces.product_panel
+    }
+
+    /// The first filter of a panel, and its number of filters with those that fill it up.
+    fn panel(&self, panel: usize) -> (usize, usize) {
+        let first = panel * self.tiles.nr();
+        (first, self.tiles.panel(self.view.filters - first))
+    }
+
+    /// Multiplies all values of the tiles by the filters of some panels, for some slices of Y.
+    fn multiply(
+        &self,
+        weights: &[T::Acc],
+        task: &TileTask<'_, T::Acc>,
+        panels: &Range<usize>,
+        slices: &Range<usize>,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
+        let (block, kernel) = (task.block, self.blocking.scheme.kernel);
+        let (depth, slots) = (&self.view.roles.depth, self.slots());
+        let filters = |panel: usize, value: usize, taps: &Range<usize>| {
+            &weights[self.layout.filters(task.group, self.panel(panel), value, taps)]
+        };
+        // The taps of the depth axis that meet X, for each slice and for all. Those of the first slice
+        // and of the last one may be fewer.
+        let mut seen: [Range<usize>; MOST_SLICES] = Default::default();
+        let seen = &mut seen[..slices.len()];
+        seen.iter_mut().zip(slices.clone()).for_each(|(seen, slice)| *seen = depth.taps_of_output(slice));
+        let all_taps = seen.iter().filter(|taps| !taps.is_empty()).cloned();
+        let all_taps = all_taps.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
+        // Values that are zero in the last row of tiles have no calls where there is no other row.
+        let is_short = |value: usize| block.planes.drops(value / kernel.along().values);
+        let calls = |value: usize| &block.calls[usize::from(is_short(value))];
+        let next_of = |value: usize| (value..kernel.values()).find(|value| !calls(*value).all.is_empty());
+        for value in 0..kernel.values() {
+            let PackedValue { list, count, .. } = *self.layout.value(value);
+            let (v, calls) = (&scratch.v[value * block.v_plane..], calls(value));
+            for panel in panels.clone() {
+                // What is multiplied next is prefetched: the next panel, the next value, or the next chunk.
+                let next = match next_of(value + 1) {
+                    _ if panel + 1 < panels.end => Some((panel + 1, value)),
+                    Some(value) => Some((panels.start, value)),
+                    None if panels.end * self.tiles.nr() < self.view.filters => {
+                        Some((panels.end, next_of(0).unwrap_or(0)))
+                    }
+                    None => None,
+                };
+                let next = next.map_or(&[][..], |(panel, value)| filters(panel, value, &all_taps));
+                let nr = self.panel(panel).1;
+                // The calls for all slices have a part in prefetching.
+                let first = calls.all.first().map(|first| first.kernel(nr));
+                let mut prefetch =
+                    first.map(|first| PanelPrefetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
+                for (i, taps) in seen.iter().enumerate() {
+                    // The slot of the slice of X that tap 0 meets, or would meet.
+                    let slot = (slices.start + i) * depth.stride % slots;
+                    let koff = block.koff[list].rows((slot + taps.start) * count..(slot + taps.end) * count);
+                    let at = self.products_at(i, panel - panels.start) + value * self.pieces.product_plane;
+                    let products = &mut scratch.products[at..][..self.pieces.product_plane];
+                    if let Some(prefetch) = &mut prefetch {
+                        calls.multiply((koff, v), (filters(panel, value, taps), nr), prefetch, products);
+                    }
+                    if is_short(value) {
+                        clear_last_rows(&block.size, nr, products);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the products of one panel and one slice back into Y. They begin at `products` in the
+    /// scratch.
+    fn take_back(
+        &self,
+        io: &Io<'_, T>,
+        task: &TileTask<'_, T::Acc>,
+        (panel, slice): (usize, usize),
+        products: usize,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
+        let BlockSize { images, rows, columns, .. } = task.block.size;
+        let (lanes, (first, nr)) = (self.tiles.lanes(), self.panel(panel));
+        let live = self.tiles.nr().min(self.view.filters - first);
+        let [_, m_along] = self.blocking.scheme.outputs();
+        for (image, row) in (0..images).flat_map(|image| (0..rows).map(move |row| (image, row))) {
+            let part = self.outputs(task, image, row..row + 1);
+            let (sub, y, x) = (part.sub, part.rows.start, part.columns.start);
+            // Later phases may have one row or column of tiles less.
+            let height = part.rows.end.min(sub.down.output).saturating_sub(y);
+            let width = part.columns.end.min(sub.along.output).saturating_sub(x);
+            if height == 0 || width == 0 {
+                continue;
+            }
+            let (group, tiles) = (task.group, width.div_ceil(m_along));
+            for vector in (0..live).step_by(lanes) {
+                let values = &scratch.products[products + (image * rows + row) * columns * nr + vector..];
+                let products = Products { values, tile_step: nr, plane: self.pieces.product_plane, tiles };
+                let filters = first + vector..first + live.min(vector + lanes);
+                let marks = &mut scratch.marks[..tiles];
+                marks.fill(0);
+                let tile_row = TileRow { products, sub, group, slice, y, x, height, width, filters: filters.clone() };
+                let of_row = RowScratch { rows: scratch.rows_out, interleaved: scratch.interleaved, marks };
+                if !self.operator.store(self, io, &tile_row, of_row) {
+                    for tile in (0..tiles).filter(|tile| scratch.marks[*tile] != 0) {
+                        let columns = x + tile * m_along..x + (tile + 1) * m_along;
+                        let (slices, rows) = (slice..slice + 1, part.rows.clone());
+                        self.define(io, &OutputBox { filters: filters.clone(), slices, rows, columns, ..part });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Computes outputs by the definition: those of a tile whose sums are not finite, because NaN and
+    /// infinities spread over a tile.
+    fn define(&self, io: &Io<'_, T>, part: &OutputBox) {
+        let (geometry, w) = (&self.geometry, &io.weights[self.layout.w()]);
+        let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
+        let mut element = |index: usize| {
+            let bias = io.bias[index / geometry.output_spatial() % geometry.out_channels].to_f64();
+            let x = |at: usize| io.x[at].to_acc().to_f64();
+            let sum = reference::sum(geometry, index, bias, x, |at| w[at].to_f64());
+            let residual = io.residual_at(index).to_f64();
+            io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
+        };
+        self.operator.patches(self, part, &mut |patch| {
+            patch.for_each_run(&Shape::of(geometry), |first, len| (first..first + len).for_each(&mut element));
+        });
+    }
+}
+
+/// Clears the products of the last row of tiles of each image.
+fn clear_last_rows<T: Real>(size: &BlockSize, nr: usize, products: &mut [T]) {
+    let BlockSize { images, rows, columns, .. } = *size;
+    for image in products[..images * rows * columns * nr].chunks_exact_mut(rows * columns * nr) {
+        image[(rows - 1) * columns * nr..].fill(T::ZERO);
+    }
+}
+
+impl<T: Element> Split for Winograd<T> {
+    fn tasks(&self) -> usize {
+        self.blocking.tasks(&self.view)
+    }
+
+    /// One box for each image.
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let task = self.task(task);
+        let BlockSize { images, rows, .. } = task.block.size;
+        (0..images).for_each(|image| self.operator.patches(self, &self.outputs(&task, image, 0..rows), patch));
+    }
+}
+
+impl<T: Element> Lowering<T> for Winograd<T> {
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let (view, scheme, layout) = (&self.view, &self.blocking.scheme, &self.layout);
+        let w_len = w.len() / view.groups;
+        for group in 0..view.groups {
+            let w = &w[group * w_len..(group + 1) * w_len];
+            let filter = |row: usize, c: usize, taps: &mut [T::Acc]| self.operator.filter(self, w, row, c, taps);
+            pack::pack(view, scheme, layout, &self.tiles, group, filter, packed);
+        }
+        for (packed, w) in packed[layout.w()].iter_mut().zip(w) {
+            *packed = w.to_acc();
+        }
+    }
+
+    /// One part of the panels, for one block of tiles of one group.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let (task, chunk) = (&self.task(task), &self.blocking.chunk);
+        let mut scratch = self.pieces.take(scratch);
+        // The first padded slice of X that is not transformed yet.
+        let mut next = 0;
+        for first in task.slices.clone().step_by(chunk.slices) {
+            let slices = first..(first + chunk.slices).min(task.slices.end);
+            for slice in slices.clone() {
+                let (begin, taps) = (slice * self.view.roles.depth.stride, self.view.roles.depth.taps_of_output(slice));
+                next = next.max(begin + taps.start);
+                (next..begin + taps.end).for_each(|slice| self.transform(io, task, slice, &mut scratch));
+                next = next.max(begin + taps.end);
+            }
+            for first in task.panels.clone().step_by(chunk.panels) {
+                let panels = first..(first + chunk.panels).min(task.panels.end);
+                self.multiply(io.weights, task, &panels, &slices, &mut scratch);
+                for (slice, panel) in slices.clone().flat_map(|slice| panels.clone().map(move |panel| (slice, panel))) {
+                    let products = self.products_at(slice - slices.start, panel - first);
+                    self.take_back(io, task, (panel, slice), products, &mut scratch);
+                }
+            }
+        }
+    }
+}
