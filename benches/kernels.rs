@@ -1,7 +1,7 @@
-//! Every micro-kernel with all operands in the caches of a core. Rows show GFLOP/s and the share
-//! of the FMA peak of the ISA and type. Kernels that move and transform rather than multiply
-//! (Winograd's and the interleaving ones) show the GB/s that they write (`input`, `interleave`, `deinterleave`) or
-//! read (`output`). Direct kernels that can read X itself have a second row, `on-x`.
+//! Every micro-kernel with all operands in the caches of a core. Rows show GFLOP/s and the share of the FMA
+//! peak of the ISA and type. Kernels that move and transform rather than multiply (Winograd's and the
+//! interleaving ones) show the GB/s that they write (`input`, `interleave`, `deinterleave`) or read
+//! (`output`). Direct kernels that can read X itself have a second row, `on-x`.
 //!
 //! The peak is the rate of the fastest micro-kernel, measured at the start of each group. To see
 //! one kernel: `cargo bench --bench kernels -- avx512/f32_gemm_14x32`.

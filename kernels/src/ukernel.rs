@@ -705,9 +705,9 @@ impl<T: Real> SpatialKernel<T> {
     /// Computes `y = [activation of] clamp([tile +] A * B + bias + residual)`, for one panel over the last
     /// K block, or for any number of panels over the whole of K.
     ///
-    /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors where the
-    /// entries of `map` from `first` on say. `prefetch` names one line of each row; each panel
-    /// prefetches another of the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
+    /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors where the entries
+    /// of `map` from `first` on say. `prefetch` names one line of each row; each panel prefetches another
+    /// of the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
     /// unspecified.
     ///
     /// An activation takes the place of the clamp. Sums go to it through the tile, which is in the L1

@@ -4,15 +4,15 @@
 //! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image
 //! and group. K is in blocks of at most [`MOST_BLOCK_STEPS`].
 //!
-//! The output is cut into slabs, along the outermost axis whose positions are not too large. A task
-//! multiplies the input positions that reach its slab, a tile at a time, and adds the products to sums
-//! of the slab. No other task has that slab: there are no atomics, and every output is stored once.
+//! The output is cut into chunks, along the outermost axis whose positions are not too large. A task
+//! multiplies the input positions that reach its chunk, a tile at a time, and adds the products to sums
+//! of the chunk. No other task has that chunk: there are no atomics, and every output is stored once.
 //! Along the last axis the sums are stored by phases of the stride, so that each addition is of two
 //! runs of neighbours.
 //!
 //! Accepts every ConvTranspose of at most [`MOST_TAPS`]. Scratch of a task: a tile of the input and one
-//! of the product, each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the band, of
-//! at most [`band_bytes`] or one position of [`MOST_BAND_BYTES`].
+//! of the product, each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the chunk, of
+//! at most [`chunk_bytes`] or one position of [`MOST_CHUNK_BYTES`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -24,7 +24,7 @@ use convoke_kernels::{Isa, Real};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::macro_kernel::products_work;
-use super::planes::{Slab, SlabCut};
+use super::planes::{ChunkCut, OutputChunk};
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::store::Finish;
 use super::view;
@@ -49,10 +49,10 @@ const MOST_TAPS: usize = 1 << 14;
 /// The most positions of a tile. More gain nothing.
 const MOST_POSITIONS: usize = 4096;
 
-/// Bytes of the sums of a position of an axis from which on bands are cut along the next axis. It bounds
-/// the scratch of a task. It is far above [`band_bytes`], because bands of a single position multiply
+/// Bytes of the sums of a position of an axis from which on chunks are cut along the next axis. It bounds
+/// the scratch of a task. It is far above [`chunk_bytes`], because chunks of a single position multiply
 /// most inputs several times.
-const MOST_BAND_BYTES: usize = 4 << 20;
+const MOST_CHUNK_BYTES: usize = 4 << 20;
 
 /// Bytes of a tile of the input, and of the product, about: both stay in the L2 cache beside the
 /// sums.
@@ -60,8 +60,8 @@ fn tile_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// Bytes of the sums of a band, about: they stay in the L2 cache.
-fn band_bytes(machine: &Machine) -> usize {
+/// Bytes of the sums of a chunk, about: they stay in the L2 cache.
+fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let positions = tile_bytes(machine) / size_of::<T::Acc>() / rows.size().max(k.size());
     let positions = positions.clamp(LEAST_POSITIONS, MOST_POSITIONS).min(geometry.input_spatial().max(1));
     let cut = cut(request, &channels, most_bytes);
-    let bands = geometry.axes[..cut.axis].iter().map(|axis| axis.output).product::<usize>()
+    let chunks = geometry.axes[..cut.axis].iter().map(|axis| axis.output).product::<usize>()
         * geometry.axes[cut.axis].output.div_ceil(cut.extent);
 
     let packed = match request.layout {
@@ -102,11 +102,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     };
     let gemm = BlockedGemm::<T::Acc>::new((blas, machine), (rows, k, positions), packed)?;
     let (images, groups, panels) = (geometry.batch, geometry.group, channels.count());
-    let split = GemmSplit { images, groups, columns: bands, panels, shares: panels };
+    let split = GemmSplit { images, groups, columns: chunks, panels, shares: panels };
 
     let mut scratch = Ledger::default();
     let [input, product, tile] = gemm.lens();
-    let sums = channels.size() * Band::new(&geometry.axes, cut, 0).len();
+    let sums = channels.size() * SumChunk::new(&geometry.axes, cut, 0).len();
     let pieces = [
         scratch.book("input", input),
         scratch.book("product", product),
@@ -122,7 +122,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             Count(channels.size(), "output channel"),
             Count(positions, "input position"),
             k.size(),
-            Count(bands, "band")
+            Count(chunks, "chunk")
         ),
         layout: WeightLayout::BlasColumns { blas, channels: channels.size(), panels: gemm.layout() },
         packed_len: geometry.weight_len(),
@@ -139,17 +139,17 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     Ok(Offer { recipe, build })
 }
 
-/// How the output is cut into bands of as many positions as [`band_bytes`] hold. A band has fewer if
+/// How the output is cut into chunks of as many positions as [`chunk_bytes`] hold. A chunk has fewer if
 /// threads would be left without work, but not so few that most input positions reach several
-/// bands. Its sums take at most `most_bytes`, unless a single position takes more.
-fn cut<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usize) -> SlabCut {
+/// chunks. Its sums take at most `most_bytes`, unless a single position takes more.
+fn cut<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usize) -> ChunkCut {
     let (geometry, axes) = (request.geometry, &request.geometry.axes);
     let outputs = |axes: &[Axis]| axes.iter().map(|axis| axis.output).product::<usize>();
     let position = |axis: usize| outputs(&axes[axis + 1..]).saturating_mul(channels.size() * size_of::<T::Acc>());
     let last = axes.len() - 1;
-    let axis = (0..last).find(|&axis| position(axis) <= MOST_BAND_BYTES.min(most_bytes)).unwrap_or(last);
+    let axis = (0..last).find(|&axis| position(axis) <= MOST_CHUNK_BYTES.min(most_bytes)).unwrap_or(last);
     let cut = &axes[axis];
-    let fitting = band_bytes(request.machine).min(most_bytes) / position(axis).max(1);
+    let fitting = chunk_bytes(request.machine).min(most_bytes) / position(axis).max(1);
     let tasks = geometry.batch * geometry.group * channels.count() * outputs(&axes[..axis]);
     let shared = match request.threads {
         1 => usize::MAX,
@@ -158,34 +158,34 @@ fn cut<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usiz
     let overlap = (cut.kernel - 1).saturating_mul(cut.dilation);
     let least = overlap.saturating_mul(ROWS_FOR_SHARED_ROW).saturating_add(cut.stride);
     let extent = fitting.min(shared.max(least)).clamp(1, cut.output);
-    // Bands have nearly equal extents, which are whole strides.
+    // Chunks have nearly equal extents, which are whole strides.
     let even = cut.output.div_ceil(cut.output.div_ceil(extent));
-    SlabCut { axis, extent: even.next_multiple_of(cut.stride.min(even)) }
+    ChunkCut { axis, extent: even.next_multiple_of(cut.stride.min(even)) }
 }
 
-/// Where the sums of one channel over a slab of the output are in scratch.
-struct Band<'a> {
+/// Where the sums of one channel over a chunk of the output are in scratch.
+struct SumChunk<'a> {
     axes: &'a [Axis],
-    slab: Slab,
+    chunk: OutputChunk,
 }
 
-impl<'a> Band<'a> {
-    fn new(axes: &'a [Axis], cut: SlabCut, band: usize) -> Self {
-        Self { axes, slab: Slab::new(axes, cut, band) }
+impl<'a> SumChunk<'a> {
+    fn new(axes: &'a [Axis], cut: ChunkCut, index: usize) -> Self {
+        Self { axes, chunk: OutputChunk::new(axes, cut, index) }
     }
 
     fn last(&self) -> &Axis {
         &self.axes[self.axes.len() - 1]
     }
 
-    /// The band's positions along an axis.
+    /// The chunk's positions along an axis.
     fn range(&self, axis: usize) -> Range<usize> {
-        self.slab.range(self.axes, axis)
+        self.chunk.range(self.axes, axis)
     }
 
-    /// The band's positions in a channel of Y.
+    /// The chunk's positions in a channel of Y.
     fn outputs(&self) -> Range<usize> {
-        self.slab.first..self.slab.first + self.slab.len(self.axes)
+        self.chunk.first..self.chunk.first + self.chunk.len(self.axes)
     }
 
     /// Outputs of the last axis.
@@ -210,7 +210,7 @@ impl<'a> Band<'a> {
         (0..self.axes.len() - 1).map(|i| self.range(i).len()).product::<usize>() * self.row_len()
     }
 
-    /// The input positions along an axis that reach the band.
+    /// The input positions along an axis that reach the chunk.
     fn reaching(&self, axis: usize) -> Range<usize> {
         let (axis, range) = (&self.axes[axis], self.range(axis));
         let reach = (axis.kernel - 1) * axis.dilation;
@@ -220,28 +220,28 @@ impl<'a> Band<'a> {
         if first < end { first..end } else { 0..0 }
     }
 
-    /// The number of runs of input positions that reach the band: one for each position on the axes
-    /// before the band's.
+    /// The number of runs of input positions that reach the chunk: one for each position on the axes
+    /// before the chunk's.
     fn runs(&self) -> usize {
-        (0..self.slab.axis).map(|i| self.reaching(i).len()).product()
+        (0..self.chunk.axis).map(|i| self.reaching(i).len()).product()
     }
 
-    /// Run number `index` of the input positions that reach the band.
+    /// Run number `index` of the input positions that reach the chunk.
     fn inputs(&self, mut index: usize) -> Range<usize> {
         let (mut outer, mut step) = (0, 1);
-        for i in (0..self.slab.axis).rev() {
+        for i in (0..self.chunk.axis).rev() {
             let reaching = self.reaching(i);
             outer += (reaching.start + index % reaching.len()) * step;
             index /= reaching.len();
             step *= self.axes[i].input;
         }
-        let behind: usize = self.axes[self.slab.axis + 1..].iter().map(|axis| axis.input).product();
-        let (first, reaching) = (outer * self.axes[self.slab.axis].input, self.reaching(self.slab.axis));
+        let behind: usize = self.axes[self.chunk.axis + 1..].iter().map(|axis| axis.input).product();
+        let (first, reaching) = (outer * self.axes[self.chunk.axis].input, self.reaching(self.chunk.axis));
         (first + reaching.start) * behind..(first + reaching.end) * behind
     }
 
     /// The row of sums that a row of inputs reaches through a tap. Inputs and tap are indices
-    /// over the axes before the last. None if that row is outside the band.
+    /// over the axes before the last. None if that row is outside the chunk.
     fn row(&self, inputs: usize, tap: usize) -> Option<usize> {
         let outer = &self.axes[..self.axes.len() - 1];
         view::row_met(outer, (inputs, tap), |i| self.axes[i].input, |i| self.range(i))
@@ -269,7 +269,7 @@ struct Col2im<T: Element> {
     channels: Blocks,
     /// Input positions of a tile.
     positions: usize,
-    cut: SlabCut,
+    cut: ChunkCut,
     split: GemmSplit,
     /// A tile of the input, one of the product, the scratch of the backend, and the sums of a block of
     /// channels.
@@ -277,25 +277,25 @@ struct Col2im<T: Element> {
 }
 
 impl<T: Element> Col2im<T> {
-    /// What a task computes: the output channels of its block, counted within the group, and its band.
-    fn part(&self, task: usize) -> (Part, Range<usize>, Band<'_>) {
+    /// What a task computes: the output channels of its block, counted within the group, and its chunk.
+    fn part(&self, task: usize) -> (Part, Range<usize>, SumChunk<'_>) {
         let part = self.split.part(task);
         let channels = self.channels.range(part.panels.start);
-        let band = Band::new(&self.geometry.axes, self.cut, part.columns);
-        (part, channels, band)
+        let chunk = SumChunk::new(&self.geometry.axes, self.cut, part.columns);
+        (part, channels, chunk)
     }
 
     /// Adds the products of a tile of input positions to the sums.
-    fn add(&self, band: &Band<'_>, positions: Range<usize>, product: &[T::Acc], sums: &mut [T::Acc]) {
-        let (last, ld, taps) = (band.last(), self.gemm.ld, self.geometry.kernel_volume());
-        let (row_len, len) = (band.row_len(), band.len());
+    fn add(&self, chunk: &SumChunk<'_>, positions: Range<usize>, product: &[T::Acc], sums: &mut [T::Acc]) {
+        let (last, ld, taps) = (chunk.last(), self.gemm.ld, self.geometry.kernel_volume());
+        let (row_len, len) = (chunk.row_len(), chunk.len());
         let mut first = positions.start;
         while first < positions.end {
             let (inputs, x) = (first / last.input, first % last.input);
             let segment = x..(x + positions.end - first).min(last.input);
             for tap in 0..taps {
-                let Some(row) = band.row(inputs, tap / last.kernel) else { continue };
-                let (run, at) = band.run(segment.clone(), tap % last.kernel);
+                let Some(row) = chunk.row(inputs, tap / last.kernel) else { continue };
+                let (run, at) = chunk.run(segment.clone(), tap % last.kernel);
                 if run.is_empty() {
                     continue;
                 }
@@ -315,8 +315,8 @@ impl<T: Element> Split for Col2im<T> {
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let (part, channels, band) = self.part(task);
-        patch(part.patch(&self.geometry, channels, band.outputs()));
+        let (part, channels, chunk) = self.part(task);
+        patch(part.patch(&self.geometry, channels, chunk.outputs()));
     }
 }
 
@@ -327,18 +327,18 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         self.gemm.pack(self.geometry.group, packed, |group, row, k| w[(group * channels + k) * rows + row].to_acc());
     }
 
-    /// Computes one band of one block of output channels of one group of one image.
+    /// Computes one chunk of one block of output channels of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (Part { image, group, panels, .. }, channels, band) = self.part(task);
+        let (Part { image, group, panels, .. }, channels, chunk) = self.part(task);
         let mut arena = Arena::new(scratch);
         let [input, product, tile, sums] = self.pieces.map(|piece| arena.get(piece));
-        let sums = &mut sums[..channels.len() * band.len()];
+        let sums = &mut sums[..channels.len() * chunk.len()];
         sums.fill(T::Acc::ZERO);
         let spatial = geometry.input_spatial();
         let x = &io.x[geometry.input_offset(image, group * geometry.in_channels_per_group(), 0)..];
-        for inputs in (0..if spatial == 0 { 0 } else { band.runs() }).map(|run| band.inputs(run)) {
-            // Tiles begin at multiples of their length, wherever the band begins. So every sum adds its
+        for inputs in (0..if spatial == 0 { 0 } else { chunk.runs() }).map(|run| chunk.inputs(run)) {
+            // Tiles begin at multiples of their length, wherever the chunk begins. So every sum adds its
             // products in the same order, however the output is cut.
             let mut first = inputs.start;
             while first < inputs.end {
@@ -349,16 +349,16 @@ impl<T: Element> Lowering<T> for Col2im<T> {
                         stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
                     }
                 });
-                self.add(&band, first..first + n, product, sums);
+                self.add(&chunk, first..first + n, product, sums);
                 first += n;
             }
         }
         let store = self.finish.store(io);
-        for (channel, sums) in channels.zip(sums.chunks_exact_mut(band.len())) {
+        for (channel, sums) in channels.zip(sums.chunks_exact_mut(chunk.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
-            let at = geometry.output_offset(image, channel, band.outputs().start);
-            for (row, sums) in sums.chunks_exact_mut(band.row_len()).enumerate() {
-                store.interleaved(sums, band.phases(), band.width(), io.bias[channel], at + row * band.width());
+            let at = geometry.output_offset(image, channel, chunk.outputs().start);
+            for (row, sums) in sums.chunks_exact_mut(chunk.row_len()).enumerate() {
+                store.interleaved(sums, chunk.phases(), chunk.width(), io.bias[channel], at + row * chunk.width());
             }
         }
     }

@@ -65,7 +65,8 @@ struct SavedTile {
 }
 
 impl WeightLayout {
-    /// The algorithm that packs so, without its backend. That of W itself is the one that accepts every layer.
+    /// The algorithm that packs so, without its backend. That of W itself is the one that accepts every
+    /// layer.
     pub(crate) fn algorithm(&self) -> &'static str {
         match self {
             Self::AsGiven | Self::Exact => Algorithm::NAIVE.0,

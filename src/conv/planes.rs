@@ -1,17 +1,17 @@
 //! Padded planes: copies of a block of X, split into the phases of its strides, that make every
 //! row of the im2col matrix a shifted view.
 //!
-//! A task copies what a slab of the output sees. A slab has one position on each axis before its
+//! A task copies what a chunk of the output sees. A chunk has one position on each axis before its
 //! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
 //! run of consecutive output elements.
 //!
 //! An axis is split into the phases of its stride (`view.rs`), so that the positions of one phase
-//! are neighbours. All planes have the same pitches, and so output position o of the slab reads
+//! are neighbours. All planes have the same pitches, and so output position o of the chunk reads
 //! element `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours,
 //! and its rows are offsets. For ConvTranspose the positions are those of a phase of Y, and X has
 //! one phase.
 //!
-//! Between two rows of the slab there are as many garbage columns as the shifts are long. They
+//! Between two rows of the chunk there are as many garbage columns as the shifts are long. They
 //! are dropped when tiles are stored.
 
 use alloc::string::String;
@@ -30,12 +30,12 @@ use crate::exec::Line;
 use crate::machine::Machine;
 use crate::{Axis, Element, Geometry};
 
-/// How the output is cut into slabs.
+/// How the output is cut into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SlabCut {
+pub(crate) struct ChunkCut {
     /// The axis that is cut.
     pub(crate) axis: usize,
-    /// Positions of a slab on it. The last slab may have fewer.
+    /// Positions of a chunk on it. The last chunk may have fewer.
     pub(crate) extent: usize,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct PaddedPlanes {
     /// The element of X that output position 0 reads through the first tap of each axis. It may lie
     /// before X.
     first: Vec<isize>,
-    cut: SlabCut,
+    cut: ChunkCut,
     /// Elements of a plane along each axis.
     spans: Vec<usize>,
     /// Elements from one position of an axis to the next.
@@ -57,10 +57,10 @@ pub(crate) struct PaddedPlanes {
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhaseCopy>,
     /// The same without the padding before and behind a row of X, and how many elements of each phase
-    /// are left. None where slabs have parts of rows, and for ConvTranspose.
+    /// are left. None where chunks have parts of rows, and for ConvTranspose.
     within: Option<(Vec<PhaseCopy>, usize)>,
     rows: Vec<PlaneRow>,
-    /// For each row, the element of X that it is on each axis before the last, in the first slab.
+    /// For each row, the element of X that it is on each axis before the last, in the first chunk.
     places: Vec<isize>,
 }
 
@@ -68,29 +68,29 @@ pub(crate) struct PaddedPlanes {
 struct PlaneRow {
     /// Where the row begins in the planes of a channel, in the phase of the first tap.
     at: usize,
-    /// The first output position on the slab's axis for which a tap of the row's phase reads it.
+    /// The first output position on the chunk's axis for which a tap of the row's phase reads it.
     along: usize,
 }
 
-/// Where a slab begins: its output position along each axis.
+/// Where a chunk begins: its output position along each axis.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slab {
+pub(crate) struct OutputChunk {
     /// The linear index of the first output position.
     pub(crate) first: usize,
     /// The axis that is cut.
     pub(crate) axis: usize,
-    /// The linear index of its position on the axes before the slab's.
+    /// The linear index of its position on the axes before the chunk's.
     outer: usize,
-    /// The first position on the slab's axis.
+    /// The first position on the chunk's axis.
     start: usize,
-    /// Positions on the slab's axis. The last slab may have fewer than the cut's extent.
+    /// Positions on the chunk's axis. The last chunk may have fewer than the cut's extent.
     pub(crate) extent: usize,
 }
 
-impl Slab {
-    /// Slab number `index`.
-    pub(crate) fn new(axes: &[Axis], cut: SlabCut, index: usize) -> Self {
-        let SlabCut { axis, extent } = cut;
+impl OutputChunk {
+    /// Chunk number `index`.
+    pub(crate) fn new(axes: &[Axis], cut: ChunkCut, index: usize) -> Self {
+        let ChunkCut { axis, extent } = cut;
         let output = axes[axis].output;
         let along = output.div_ceil(extent);
         let (outer, start) = (index / along, index % along * extent);
@@ -123,10 +123,10 @@ impl Slab {
 pub(crate) struct PlaneSizes {
     /// Elements of the planes of one channel.
     pub(crate) channel_len: usize,
-    /// Columns of a slab, garbage included.
+    /// Columns of a chunk, garbage included.
     pub(crate) columns: usize,
-    /// Slabs of the output of one image and group.
-    pub(crate) slabs: usize,
+    /// Chunks of the output of one image and group.
+    pub(crate) chunks: usize,
 }
 
 /// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
@@ -164,8 +164,8 @@ fn phases_within(axis: &Axis, phases: &[PhaseCopy], span: usize, pitch: usize) -
     (most + len <= pitch).then_some((within, len))
 }
 
-/// Positions of a slab along axis `i`.
-pub(crate) fn positions_on(axes: &[Axis], cut: SlabCut, i: usize) -> usize {
+/// Positions of a chunk along axis `i`.
+pub(crate) fn positions_on(axes: &[Axis], cut: ChunkCut, i: usize) -> usize {
     match i.cmp(&cut.axis) {
         Ordering::Less => 1,
         Ordering::Equal => cut.extent,
@@ -179,23 +179,23 @@ const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
 const CHANNELS_IN_REACH: usize = 64;
 
 /// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
-pub(crate) fn sizes(axes: &[Axis], cut: SlabCut) -> Option<PlaneSizes> {
-    let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
+pub(crate) fn sizes(axes: &[Axis], cut: ChunkCut) -> Option<PlaneSizes> {
+    let (mut plane, mut columns, mut chunks) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
         let here = positions_on(axes, cut, i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
         let span = here.checked_add(reach(a))?;
-        // Kernels copy a phase of a slab's row by positions in X, which may be far outside of it.
+        // Kernels copy a phase of a chunk's row by positions in X, which may be far outside of it.
         let last = (a.output - 1).checked_add(span)?.checked_mul(a.stride)?;
         let furthest = last.checked_add(a.pad_begin)?.checked_add(a.input)?;
         isize::try_from(furthest.checked_add(Deinterleave::BEYOND)?).ok()?;
         plane = plane.checked_mul(span)?;
-        slabs = slabs.checked_mul(a.output.div_ceil(here))?;
+        chunks = chunks.checked_mul(a.output.div_ceil(here))?;
     }
     let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
     let channel_len = padded(plane.checked_mul(phases)?)?;
     u32::try_from(channel_len.checked_mul(CHANNELS_IN_REACH)?).ok()?;
-    Some(PlaneSizes { channel_len, columns, slabs })
+    Some(PlaneSizes { channel_len, columns, chunks })
 }
 
 /// The reason against a layer whose planes exceed `bytes`, or 32-bit offsets. It names the axis
@@ -234,81 +234,81 @@ pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (
     (within / width, first + within % width)
 }
 
-/// What a cut into slabs has to respect.
-pub(crate) struct SlabLimits {
+/// What a cut into chunks has to respect.
+pub(crate) struct ChunkLimits {
     /// Images times groups.
     pub(crate) images: usize,
     /// Channels of a block of K.
     pub(crate) block: usize,
-    /// Bytes that the planes and sums of a slab should not exceed.
+    /// Bytes that the planes and sums of a chunk should not exceed.
     pub(crate) budget_bytes: usize,
     pub(crate) value_bytes: usize,
     pub(crate) threads: usize,
-    /// Slabs that each thread should have, at least.
+    /// Chunks that each thread should have, at least.
     pub(crate) per_thread: usize,
 }
 
-/// Slabs that each thread may have, at least. With several, threads end at about the same time
+/// Chunks that each thread may have, at least. With several, threads end at about the same time
 /// whatever holds one of them up. With one, borders and last vectors weigh less.
 pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
-/// Bytes of the planes of a slab, at most. Kernels that reach further (large dilations) are
+/// Bytes of the planes of a chunk, at most. Kernels that reach further (large dilations) are
 /// for lowerings that copy only what taps see.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
-/// Columns of a slab, at most: more gain nothing, and tables grow with them.
+/// Columns of a chunk, at most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
-/// The fewest columns of a slab that is made smaller so that every thread has one. The borders of
+/// The fewest columns of a chunk that is made smaller so that every thread has one. The borders of
 /// smaller planes would cost too much.
 const LEAST_COLUMNS: usize = 192;
 
 /// Channels of a block from which on the rows of the next channel are prefetched. The CPU's
 /// prefetchers follow fewer channels by themselves.
 pub(crate) const PREFETCHED_CHANNELS: usize = 8;
-/// The bytes of the L2 cache that a slab, its sums and a block of A take.
-pub(crate) fn slab_bytes(machine: &Machine) -> usize {
+/// The bytes of the L2 cache that a chunk, its sums and a block of A take.
+pub(crate) fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
-/// The bytes that a slab and its sums should not exceed beside a block of A of `a_bytes`, so that
+/// The bytes that a chunk and its sums should not exceed beside a block of A of `a_bytes`, so that
 /// all are in the L2 cache.
 pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
-    let most_bytes = slab_bytes(machine);
+    let most_bytes = chunk_bytes(machine);
     most_bytes.saturating_sub(a_bytes.min(a_block_bytes(machine))).max((machine.l2_bytes / 4).min(most_bytes))
 }
 
-impl SlabLimits {
-    /// The cut with the largest slabs whose planes of a block of channels and sums fit the
-    /// budget, but no larger than leaves every thread its slabs. `sums` says how many values the
+impl ChunkLimits {
+    /// The cut with the largest chunks whose planes of a block of channels and sums fit the
+    /// budget, but no larger than leaves every thread its chunks. `sums` says how many values the
     /// sums of so many columns are. None if the planes are too large.
-    pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(SlabCut, PlaneSizes)> {
-        let fits = |cut: SlabCut| {
+    pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(ChunkCut, PlaneSizes)> {
+        let fits = |cut: ChunkCut| {
             sizes(axes, cut).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
                 values.saturating_mul(self.value_bytes) <= self.budget_bytes && sizes.columns <= MOST_COLUMNS
             })
         };
-        // The outermost axis that can be cut so that a slab fits, and the largest extent on it.
+        // The outermost axis that can be cut so that a chunk fits, and the largest extent on it.
         // Sizes grow with the extent.
         let last = axes.len() - 1;
-        let axis = (0..last).find(|&axis| fits(SlabCut { axis, extent: 1 })).unwrap_or(last);
+        let axis = (0..last).find(|&axis| fits(ChunkCut { axis, extent: 1 })).unwrap_or(last);
         let whole = axes[axis].output;
-        let largest = largest_that(whole, |extent| fits(SlabCut { axis, extent }));
-        let fitting = sizes(axes, SlabCut { axis, extent: largest })?;
-        let cut = SlabCut { axis, extent: self.even_extent((whole, largest), (fitting.slabs, fitting.columns)) };
+        let largest = largest_that(whole, |extent| fits(ChunkCut { axis, extent }));
+        let fitting = sizes(axes, ChunkCut { axis, extent: largest })?;
+        let cut = ChunkCut { axis, extent: self.even_extent((whole, largest), (fitting.chunks, fitting.columns)) };
         let sizes = sizes(axes, cut)?;
         let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.value_bytes)?;
         (bytes <= MOST_BYTES).then_some((cut, sizes))
     }
 
-    /// The extent of equal slabs of an axis of `whole` positions, which gives threads equal numbers of
-    /// slabs. It is `largest` at most. Slabs of that extent are `slabs` for an image, of `columns` columns
+    /// The extent of equal chunks of an axis of `whole` positions, which gives threads equal numbers of
+    /// chunks. It is `largest` at most. Chunks of that extent are `chunks` for an image, of `columns` columns
     /// each.
-    pub(crate) fn even_extent(&self, (whole, largest): (usize, usize), (slabs, columns): (usize, usize)) -> usize {
-        let slabs = self.images * slabs;
+    pub(crate) fn even_extent(&self, (whole, largest): (usize, usize), (chunks, columns): (usize, usize)) -> usize {
+        let chunks = self.images * chunks;
         // Positions on the axes before, of all images: each is cut alike.
-        let others = slabs / whole.div_ceil(largest).max(1);
+        let others = chunks / whole.div_ceil(largest).max(1);
         let mut most = largest;
-        if self.threads > 1 && slabs < self.per_thread * self.threads {
-            let smaller = (largest * slabs).div_ceil(self.per_thread * self.threads);
+        if self.threads > 1 && chunks < self.per_thread * self.threads {
+            let smaller = (largest * chunks).div_ceil(self.per_thread * self.threads);
             let least = (largest * LEAST_COLUMNS).div_ceil(columns);
             most = smaller.max(least).min(largest);
         }
@@ -330,7 +330,7 @@ pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
 
 impl PaddedPlanes {
     /// The planes of Conv.
-    pub(crate) fn new(geometry: &Geometry, cut: SlabCut) -> Self {
+    pub(crate) fn new(geometry: &Geometry, cut: ChunkCut) -> Self {
         let first = geometry.axes.iter().map(|axis| -(axis.pad_begin as isize)).collect();
         let mut new = Self::from(geometry.axes.clone(), first, cut);
         let (axes, last) = (&new.axes, geometry.axes.len() - 1);
@@ -344,7 +344,7 @@ impl PaddedPlanes {
     }
 
     /// Planes whose first taps read `first` at output position 0. The axes' own pads are not used.
-    pub(crate) fn from(axes: Vec<Axis>, first: Vec<isize>, cut: SlabCut) -> Self {
+    pub(crate) fn from(axes: Vec<Axis>, first: Vec<isize>, cut: ChunkCut) -> Self {
         let (rank, last) = (axes.len(), axes.len() - 1);
         let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
         let mut pitches = vec![1; rank];
@@ -394,28 +394,28 @@ impl PaddedPlanes {
         (self.rows, self.places) = (rows, places);
     }
 
-    /// Slab number `index`.
-    pub(crate) fn slab(&self, index: usize) -> Slab {
-        Slab::new(&self.axes, self.cut, index)
+    /// Chunk number `index`.
+    pub(crate) fn chunk(&self, index: usize) -> OutputChunk {
+        OutputChunk::new(&self.axes, self.cut, index)
     }
 
-    /// The output positions of slab number `index`, which are neighbours.
+    /// The output positions of chunk number `index`, which are neighbours.
     pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
-        let slab = self.slab(index);
-        slab.first..slab.first + self.slab_len(&slab)
+        let chunk = self.chunk(index);
+        chunk.first..chunk.first + self.chunk_len(&chunk)
     }
 
-    /// The output positions of a slab along an axis.
-    pub(crate) fn range(&self, slab: &Slab, axis: usize) -> core::ops::Range<usize> {
-        slab.range(&self.axes, axis)
+    /// The output positions of a chunk along an axis.
+    pub(crate) fn range(&self, chunk: &OutputChunk, axis: usize) -> core::ops::Range<usize> {
+        chunk.range(&self.axes, axis)
     }
 
-    /// Whether a slab has the full extent.
-    pub(crate) fn is_full(&self, slab: &Slab) -> bool {
-        slab.extent == self.cut.extent
+    /// Whether a chunk has the full extent.
+    pub(crate) fn is_full(&self, chunk: &OutputChunk) -> bool {
+        chunk.extent == self.cut.extent
     }
 
-    /// The axis that is cut into slabs.
+    /// The axis that is cut into chunks.
     pub(crate) fn axis(&self) -> usize {
         self.cut.axis
     }
@@ -425,12 +425,12 @@ impl PaddedPlanes {
         &self.pitches
     }
 
-    /// Output positions of a slab.
-    pub(crate) fn slab_len(&self, slab: &Slab) -> usize {
-        slab.len(&self.axes)
+    /// Output positions of a chunk.
+    pub(crate) fn chunk_len(&self, chunk: &OutputChunk) -> usize {
+        chunk.len(&self.axes)
     }
 
-    /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along
+    /// Where row `row` of a chunk begins in the planes, for a tap with offset 0. A row runs along
     /// the last axis.
     pub(crate) fn row_offset(&self, mut row: usize) -> usize {
         let mut at = 0;
@@ -464,9 +464,9 @@ impl PaddedPlanes {
         RowOffsets::new(offsets)
     }
 
-    /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.
+    /// Where the columns of a chunk with `extent` positions on its axis go, in vectors of `lanes`.
     pub(crate) fn map(&self, extent: usize, lanes: usize) -> StoreMap {
-        let here = |i: usize| positions_on(&self.axes, SlabCut { extent, ..self.cut }, i);
+        let here = |i: usize| positions_on(&self.axes, ChunkCut { extent, ..self.cut }, i);
         let rank = self.axes.len();
         let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
         // The masks, a row of real columns at a time.
@@ -488,42 +488,42 @@ impl PaddedPlanes {
         StoreMap::new(vectors, lanes)
     }
 
-    /// Rows of outputs along the last axis, in a slab with `extent` positions on its axis.
+    /// Rows of outputs along the last axis, in a chunk with `extent` positions on its axis.
     pub(crate) fn rows_of(&self, extent: usize) -> usize {
         let last = self.axes.len() - 1;
         (self.cut.axis..last).map(|i| if i == self.cut.axis { extent } else { self.axes[i].output }).product()
     }
 
-    /// The rows that a slab fills in the planes of a channel, and where they come from.
-    pub(crate) fn rows<'a>(&'a self, slab: &'a Slab) -> impl Iterator<Item = SourceRow> + 'a {
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
-        rows.map(|(number, row)| SourceRow { src: self.source(number, slab), dst: row.at })
+    /// The rows that a chunk fills in the planes of a channel, and where they come from.
+    pub(crate) fn rows<'a>(&'a self, chunk: &'a OutputChunk) -> impl Iterator<Item = SourceRow> + 'a {
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < chunk.extent);
+        rows.map(|(number, row)| SourceRow { src: self.source(number, chunk), dst: row.at })
     }
 
-    /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
-    pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
+    /// Fills the planes of consecutive channels for one chunk. `x` begins with the first channel.
+    pub(crate) fn fill<T: Element>(&self, isa: Isa, chunk: &OutputChunk, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
-        let begin = self.range(slab, last).start * self.axes[last].stride;
+        let begin = self.range(chunk, last).start * self.axes[last].stride;
         let first = self.first[last].wrapping_add_unsigned(begin);
         let copy =
             Deinterleave { first, phases: &self.phases, len: self.spans[last], ..self.deinterleaving(planes.len()) };
-        deinterleave_rows(isa, x, &copy, self.rows(slab), planes);
+        deinterleave_rows(isa, x, &copy, self.rows(chunk), planes);
     }
 
     /// Does the same as [`fill`](Self::fill) in planes whose padding beside rows of X is zero already. The
-    /// rows of the slab are `rows`, if they are listed.
+    /// rows of the chunk are `rows`, if they are listed.
     pub(crate) fn fill_within<T: Element>(
         &self,
         isa: Isa,
-        slab: &Slab,
+        chunk: &OutputChunk,
         rows: &[SourceRow],
         x: &[T],
         planes: &mut [T::Acc],
     ) {
-        let Some((phases, len)) = &self.within else { return self.fill(isa, slab, x, planes) };
+        let Some((phases, len)) = &self.within else { return self.fill(isa, chunk, x, planes) };
         let copy = Deinterleave { phases, len: *len, rows, ..self.deinterleaving(planes.len()) };
         if rows.is_empty() {
-            return deinterleave_rows(isa, x, &copy, self.rows(slab), planes);
+            return deinterleave_rows(isa, x, &copy, self.rows(chunk), planes);
         }
         deinterleave(isa, x, &copy, planes);
     }
@@ -548,12 +548,12 @@ impl PaddedPlanes {
         }
     }
 
-    /// For each element of a channel of X, where it goes in the planes of the only slab; `spare` for those
+    /// For each element of a channel of X, where it goes in the planes of the only chunk; `spare` for those
     /// that no tap reads.
     pub(crate) fn places_of_elements(&self, spare: usize) -> Vec<usize> {
         let last = self.axes.len() - 1;
         let mut places = vec![spare; self.axes.iter().map(|axis| axis.input).product()];
-        for SourceRow { src, dst } in self.rows(&self.slab(0)) {
+        for SourceRow { src, dst } in self.rows(&self.chunk(0)) {
             let Some(src) = src else { continue };
             for (phase, i) in self.phases.iter().flat_map(|phase| (0..self.spans[last]).map(move |i| (phase, i))) {
                 let x = self.first[last].wrapping_add_unsigned(phase.offset + i * self.axes[last].stride);
@@ -565,12 +565,12 @@ impl PaddedPlanes {
         places
     }
 
-    /// Where the row of X begins that a row of a slab's planes copies. None if that is padding.
-    fn source(&self, row: usize, slab: &Slab) -> Option<usize> {
+    /// Where the row of X begins that a row of a chunk's planes copies. None if that is padding.
+    fn source(&self, row: usize, chunk: &OutputChunk) -> Option<usize> {
         let last = self.axes.len() - 1;
         let places = &self.places[row * last..(row + 1) * last];
         let before = places.iter().zip(&self.axes).enumerate().try_fold(0_usize, |at, (i, (place, axis))| {
-            let x = place.wrapping_add_unsigned(self.range(slab, i).start * axis.stride);
+            let x = place.wrapping_add_unsigned(self.range(chunk, i).start * axis.stride);
             let x = usize::try_from(x).ok().filter(|x| *x < axis.input)?;
             Some(at.wrapping_mul(axis.input).wrapping_add(x))
         });
@@ -617,8 +617,8 @@ pub(crate) fn deinterleave<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_
 /// stride of which that is done.
 const CONVERTED_ELEMENTS: usize = 1024;
 
-/// As [`InterleaveKernel::deinterleave`], for elements of a 16-bit type. The rows are converted first, because
-/// conversions of single elements take long.
+/// As [`InterleaveKernel::deinterleave`], for elements of a 16-bit type. The rows are converted first,
+/// because conversions of single elements take long.
 fn deinterleave_converted<T: Element>(
     isa: Isa,
     kernel: &InterleaveKernel<T::Acc>,

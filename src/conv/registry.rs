@@ -14,7 +14,7 @@ use crate::exec::Line;
 use crate::{DType, Element, Geometry, Op, bf16, f16};
 
 /// The most rows, steps of k or channels of a GEMM. The product of two of these sizes fits the
-/// address space, and so does that of one and a slab's columns: lowerings need not check each.
+/// address space, and so does that of one and a chunk's columns: lowerings need not check each.
 const MOST_SIZE: usize = 1 << (usize::BITS / 2 - 1);
 
 /// The most taps of a kernel: tables have entries for each.
@@ -41,7 +41,7 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
-/// The offer of a lowering that fits the limit of the workspace: with slabs and tiles as large as
+/// The offer of a lowering that fits the limit of the workspace: with chunks and tiles as large as
 /// the caches suggest where they fit, and with smaller ones otherwise. `offer` is given the bytes
 /// that they should not exceed, besides the caches' bound.
 fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: OfferOf<T>) -> Answer<'a, T> {
@@ -76,7 +76,7 @@ type Rules = fn(&Geometry) -> Result<(), String>;
 /// The rules of algorithms that compute every layer of their operator.
 const ANY: Rules = |_| Ok(());
 
-/// What a lowering offers for a request, with slabs and tiles of so many bytes, at most.
+/// What a lowering offers for a request, with chunks and tiles of so many bytes, at most.
 type OfferOf<T> = for<'a> fn(&'a Request<'a, T>, usize) -> Answer<'a, T>;
 
 impl<T: Element> Candidate<T> {

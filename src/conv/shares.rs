@@ -6,28 +6,28 @@ use crate::Geometry;
 use crate::exec::split::Patch;
 use crate::exec::tasks_of_thread;
 
-/// Rows that a strip or band should have for each row that it has in common with the next one. At
+/// Rows that a chunk should have for each row that it has in common with the next one. At
 /// most a quarter of the rows is then read, or added up, twice.
 pub(crate) const ROWS_FOR_SHARED_ROW: usize = 4;
 
-/// What a task of a GEMM lowering computes: a share of the panels of weights, for one block of
+/// What a task of a GEMM lowering computes: a share of the panels of weights, for one chunk of
 /// columns of one group of one image.
 pub(crate) struct Part {
     pub(crate) image: usize,
     pub(crate) group: usize,
-    /// The number of the block of columns, among those of one image and group.
+    /// The number of the chunk of columns, among those of one image and group.
     pub(crate) columns: usize,
     pub(crate) panels: Range<usize>,
 }
 
-/// How a GEMM lowering splits Y: for each image and group, into blocks of columns, and into
-/// shares of the panels of weights. Where images are shared out in bands, a band stands for an
+/// How a GEMM lowering splits Y: for each image and group, into chunks of columns, and into
+/// shares of the panels of weights. Where images are shared out in blocks, a block stands for an
 /// image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GemmSplit {
     pub(crate) images: usize,
     pub(crate) groups: usize,
-    /// Blocks of columns of an image and group.
+    /// Chunks of columns of an image and group.
     pub(crate) columns: usize,
     /// Panels of a group.
     pub(crate) panels: usize,
@@ -47,7 +47,7 @@ impl GemmSplit {
     }
 
     /// What task number `task` computes. The tasks of a thread are neighbours, so that a thread
-    /// reads the weights of one share, and of one panel more where larger shares take turns.
+    /// reads the weights of one share, and of one panel more where the larger shares rotate.
     pub(crate) fn part(&self, task: usize) -> Part {
         let (share, rest) = (task / self.tasks_of_share(), task % self.tasks_of_share());
         let (plane, columns) = (rest / self.columns, rest % self.columns);
@@ -55,7 +55,7 @@ impl GemmSplit {
             image: plane / self.groups,
             group: plane % self.groups,
             columns,
-            panels: share_in_turn(self.panels, self.shares, share, rest),
+            panels: rotated_share(self.panels, self.shares, share, rest),
         }
     }
 
@@ -100,12 +100,12 @@ impl Part {
 /// planning takes time, too, and the last task matters little then.
 const MOST_TASKS_COUNTED: usize = 1 << 10;
 
-/// Share number `index` of `0..len` in `count` shares. Shares take turns in being the larger
-/// ones: over `count` turns that follow one another, all shares have the same.
-fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> Range<usize> {
-    // Hermite's identity: over all turns, floor((index * len + turn) / count) adds up to index *
+/// Share number `index` of `0..len` in `count` shares. Which shares are the larger
+/// ones depends on `rotation`: over `count` rotations that follow one another, all shares have the same.
+fn rotated_share(len: usize, count: usize, index: usize, rotation: usize) -> Range<usize> {
+    // Hermite's identity: over all rotations, floor((index * len + rotation) / count) adds up to index *
     // len.
-    let start = |index: usize| ((index as u64 * len as u64 + (turn % count) as u64) / count as u64) as usize;
+    let start = |index: usize| ((index as u64 * len as u64 + (rotation % count) as u64) / count as u64) as usize;
     start(index)..start(index + 1)
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum Item {
     /// Multiply-adds of vectors that are summed without tiles.
     SummedTaps,
     /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them; `gemm`,
-    /// `channel-gemm` and `transposed` count by slabs or bands of images; the others count none or one.
+    /// `channel-gemm` and `transposed` count by chunks or blocks of images; the others count none or one.
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,
@@ -199,7 +199,7 @@ impl Machine {
 
     /// The work of two works that are done at the same time. The longer one does not hide all of
     /// the shorter one.
-    pub(crate) fn together(&self, one: Work, other: Work) -> Work {
+    pub(crate) fn overlapped(&self, one: Work, other: Work) -> Work {
         let (longer, shorter) = if one.cycles() >= other.cycles() { (one, other) } else { (other, one) };
         longer + shorter * self.prices().not_hidden
     }
@@ -245,8 +245,8 @@ mod tests {
     fn of_two_works_at_once_the_longer_hides_most_of_the_shorter() {
         let machine = Machine::zen5();
         let (one, other) = (Work::of(Kind::Arithmetic, 100.0), Work::of(Kind::Fetches, 40.0));
-        let both = machine.together(one, other);
+        let both = machine.overlapped(one, other);
         assert_eq!(both.cycles(), 100.0 + 40.0 * machine.prices().not_hidden);
-        assert_eq!(both, machine.together(other, one));
+        assert_eq!(both, machine.overlapped(other, one));
     }
 }

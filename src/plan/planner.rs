@@ -508,7 +508,8 @@ impl Planner {
     }
 }
 
-/// Why no algorithm can use weights of a layout, with the reason of the one that packs so if it has one of its own.
+/// Why no algorithm can use weights of a layout, with the reason of the one that packs so if it has one of
+/// its own.
 fn unreadable(layout: &WeightLayout, estimates: &[Estimate]) -> String {
     let packs_so = |name: &str| name.split(':').next() == Some(layout.algorithm());
     let own = estimates.iter().filter(|estimate| packs_so(estimate.algorithm.name()));

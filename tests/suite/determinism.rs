@@ -22,7 +22,7 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([9, 150, 3, 3]).pads([1, 1, 1, 1]), [1, 150, 10, 11]),
         // Panels of weights: one row of positions, many output channels.
         layer(Conv::new([300, 40, 3, 3]), [1, 40, 5, 6]),
-        // Rows of few pixels, two of which are multiplied at once in slabs of more than one row.
+        // Rows of few pixels, two of which are multiplied at once in chunks of more than one row.
         layer(Conv::new([96, 80, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 80, 9, 8]),
         layer(Conv::new([96, 48, 3, 3]).dilations([4, 4]).pads([4, 4, 4, 4]), [1, 48, 11, 14]),
         // Panels whose number differs from the number of threads, and tiles of pixels that
@@ -40,7 +40,7 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([70, 96, 1, 1]), [1, 96, 17, 16]),
         layer(Conv::new([600, 300, 1]), [1, 300, 11]),
         layer(Conv::new([8, 6, 3, 3, 3]).pads([1; 6]), [1, 6, 10, 11, 9]),
-        // Bands of the output, with and without an input position that contributes to two of
+        // Chunks of the output, with and without an input position that contributes to two of
         // them.
         layer(ConvTranspose::new([30, 17, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 30, 18, 17]),
         layer(ConvTranspose::new([24, 11, 3, 3]), [1, 24, 31, 29]),

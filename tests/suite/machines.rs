@@ -66,14 +66,14 @@ fn caches_of_other_sizes_are_blocked_for() {
     // The L1 cache bounds the blocks of K. Up to 1 MiB of the L2 cache bounds the sums of a block
     // of columns.
     let pointwise = blocking(named("gemm"), &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
-    let blocks = |k: usize, columns: usize| format!("K in blocks of {k}, {columns} slabs, weights in 1 part");
+    let blocks = |k: usize, columns: usize| format!("K in blocks of {k}, {columns} chunks, weights in 1 part");
     assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
-    // Slabs are sized by the L2 cache.
+    // Chunks are sized by the L2 cache.
     let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
     let implicit = blocking(named("gemm"), &conv, [1, 64, 112, 112], "K in blocks");
-    let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, weights in 1 part");
-    assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
+    let chunks = |count: usize| format!("K in blocks of 288, {count} chunks, weights in 1 part");
+    assert_eq!(implicit, [chunks(13), chunks(11), chunks(13), chunks(38)]);
 
     // So are the planes of direct kernels.
     let conv = Conv::new([32, 1, 5, 5]).group(32).strides([4, 4]).pads([2, 2, 2, 2]);

@@ -68,10 +68,10 @@ fn weights_packed_for_a_small_product_fit_a_wide_one() {
     }
 }
 
-/// col2im's tiles of positions began at its band of the output. Plans for another number of
-/// threads have other bands, and summed in another order.
+/// col2im's tiles of positions began at its chunk of the output. Plans for another number of
+/// threads have other chunks, and summed in another order.
 #[test]
-fn col2im_sums_in_one_order_whatever_its_bands() {
+fn col2im_sums_in_one_order_whatever_its_chunks() {
     let conv = ConvTranspose::new([24, 11, 3, 3]);
     let geometry = conv.geometry(&[1, 24, 31, 29]).unwrap();
     let operands = Operands::<f32>::uniform(&geometry, 2);
@@ -250,7 +250,7 @@ fn phases_that_come_back_within_the_kernel() {
 /// col2im held at least one whole position of the outermost axis. Now rows and planes that are
 /// too large are cut along the next axis.
 #[test]
-fn col2im_with_slices_too_large_for_one_band() {
+fn col2im_with_slices_too_large_for_one_chunk() {
     for layer in [
         layer(ConvTranspose::new([2, 64, 1, 2, 2]).strides([1, 2, 1]), [1, 2, 2, 2, 8200]),
         layer(ConvTranspose::new([1, 64, 1, 2, 2]).strides([1, 1, 2]).pads([0, 1, 0, 0, 0, 1]), [1, 1, 2, 2, 8300]),
@@ -270,11 +270,11 @@ fn col2im_with_slices_too_large_for_one_band() {
     }
 }
 
-/// If no input reached a band of the output, col2im computed with a position outside of X. It was
+/// If no input reached a chunk of the output, col2im computed with a position outside of X. It was
 /// beyond X by a dilation, and multiplying it by the positions of the other axes overflowed.
 #[test]
 #[cfg(target_pointer_width = "64")]
-fn col2im_with_bands_that_no_input_reaches() {
+fn col2im_with_chunks_that_no_input_reaches() {
     let far = 1_i64 << 60;
     let conv = ConvTranspose::new([1, 1, 1, 1]).dilations([2 * far, 1]).output_padding([2 * far - 1, 0]).pads([
         far,
@@ -299,7 +299,7 @@ fn col2im_with_bands_that_no_input_reaches() {
     }
 }
 
-/// Only Winograd considered the workspace limit. The others sized slabs and tiles by the caches
+/// Only Winograd considered the workspace limit. The others sized chunks and tiles by the caches
 /// alone. If those did not fit, they were dropped, and ordinary layers were left to the naive
 /// loops.
 #[test]
@@ -437,9 +437,9 @@ fn a_huge_dilation_of_a_single_tap() {
 fn a_stride_near_the_end_of_the_address_space() {
     let one = Conv::new([4, 16, 3, 3]).pads([1, 1, 1, 1]).strides([1, i64::MAX - 1]);
     let two = Conv::new([4, 16, 3, 3]).pads([1, 1 << 62, 1, 1]).strides([1, 1 << 62]);
-    // Slabs that begin far along the last axis.
-    let slabs = Conv::new([4, 16, 3, 3]).pads([1, 1, 1, 1 << 62]).strides([1, 1 << 62]);
-    for conv in [one, two, slabs] {
+    // Chunks that begin far along the last axis.
+    let chunks = Conv::new([4, 16, 3, 3]).pads([1, 1, 1, 1 << 62]).strides([1, 1 << 62]);
+    for conv in [one, two, chunks] {
         check_huge(&layer(conv, [1, 16, 40, 3]));
     }
     let many = Conv::new([4, 16, 3]).pads([0, 1023 << 53]).strides([1 << 53]);

@@ -44,7 +44,7 @@ fn pairs_of_phases() {
         layer(two([400, 12, 2, 2], 2).group(2), [3, 400, 1, 40]),
         layer(ConvTranspose::new([203, 24, 2]).strides([2]), [2, 203, 130]),
         layer(ConvTranspose::new([204, 21, 2, 2, 2]).strides([2, 2, 2]), [1, 204, 3, 4, 16]),
-        // The panels exceed the L2 cache, and pass one by one over all strips.
+        // The panels exceed the L2 cache, and pass one by one over all column tiles.
         layer(two([340, 100, 2, 2], 2), [1, 340, 3, 32]),
         // K has two blocks, whose sums are kept, so that no pairs are made.
         layer(two([370, 12, 2, 2], 2), [1, 370, 3, 32]),
@@ -75,8 +75,8 @@ fn pairs_of_phases() {
     for_each_type!(check(&layers));
 }
 
-/// If Y is large, its lines are prefetched before pairs are stored, and all panels pass over a strip
-/// before the next strip.
+/// If Y is large, its lines are prefetched before pairs are stored, and all panels pass over a column tile
+/// before the next one.
 #[test]
 fn pairs_of_phases_of_a_large_output() {
     // Rows of X that are not a multiple of vectors.
@@ -136,7 +136,7 @@ fn one_pixel_in() {
         layer(two([20, 37, 3, 2], 2).group(2), [71, 20, 1, 1]),
         layer(two([9, 35, 3, 4], 2).pads([1, 1, 0, 1]).output_padding([1, 1]), [3, 9, 5, 1]),
         layer(two([6, 9, 3, 3], 1).dilations([1, 2]), [2, 6, 1, 1]),
-        // Images are the positions: several blocks of K, shares of many outputs, bands of images,
+        // Images are the positions: several blocks of K, shares of many outputs, blocks of images,
         // crops that differ at both ends.
         layer(two([600, 130, 4, 4], 1), [1, 600, 1, 1]),
         layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
@@ -150,7 +150,7 @@ fn one_pixel_in() {
 fn small_maps() {
     let layers = [
         // Several blocks of K with a smaller last one, panels with a narrow last one, runs of
-        // rows, and bands of images.
+        // rows, and blocks of images.
         layer(two([300, 40, 4, 4], 2).pads([1; 4]), [1, 300, 4, 5]),
         layer(two([9, 35, 3, 3], 2).pads([1, 0, 0, 1]).output_padding([1, 1]), [19, 9, 5, 3]),
         layer(ConvTranspose::new([18, 17, 11]).strides([5]).pads([3, 2]).group(2), [2, 18, 31]),
@@ -219,7 +219,7 @@ fn depthwise_upsampling() {
         layer(two([2, 1, 4, 4], 2).group(2).pads([5, 9, 8, 6]), [1, 2, 20, 40]),
         layer(two([2, 1, 3, 3], 2).group(2).auto_pad(AutoPad::SameUpper).output_padding([1, 1]), [1, 2, 6, 35]),
         layer(ConvTranspose::new([3, 1, 5]).group(3).strides([2]).pads([3, 2]), [1, 3, 300]),
-        // Bands of one channel.
+        // Chunks of one channel.
         layer(two([1, 1, 4, 4], 2).pads([1; 4]), [1, 1, 90, 70]),
         // Layers that the kernels do not accept, because of short rows or for other reasons.
         layer(two([4, 1, 4, 3], 2).group(4).pads([1; 4]), [1, 4, 6, 9]),

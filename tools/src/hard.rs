@@ -91,7 +91,7 @@ pub fn layers() -> Vec<HardLayer> {
     add((Conv::new([5, 2, 20, 20]).strides([20, 20]).pads([3, 9, 1, 0]), [1, 2, 41, 370]));
     add((Conv::new([5, 3, 9, 9]).strides([7, 7]).pads([4, 3, 2, 4]), [2, 3, 30, 40]));
     add((Conv::new([5, 3, 5, 6]).strides([8, 9]).dilations([3, 2]).pads([1, 2, 3, 4]), [1, 3, 40, 50]));
-    // Rows that are lengthened to whole cache lines, and slabs of them along each axis.
+    // Rows that are lengthened to whole cache lines, and chunks of them along each axis.
     add((Conv::new([33, 4, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 4, 12, 159]));
     add((Conv::new([3, 20, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 20, 190, 191]));
     add((Conv::new([3, 40, 5, 3]).strides([1, 2]).pads([2, 1, 2, 1]), [1, 40, 5, 9001]));
@@ -169,7 +169,7 @@ pub fn layers() -> Vec<HardLayer> {
     add((Conv::new([7, 6, 4, 1]).pads([0, 0, 0, 0]), [1, 6, 40, 31]));
     layers.push(HardLayer::new(Conv::new([12, 3, 5]).group(3).pads([2, 2]), [2, 9, 515]));
     let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(HardLayer::new(operator, x_shape));
-    // Kernels as large as X: K in several blocks, bands of images, shares of many columns.
+    // Kernels as large as X: K in several blocks, blocks of images, shares of many columns.
     add((Conv::new([5, 4200, 1, 1]), [2, 4200, 1, 1]));
     add((Conv::new([70, 35, 3, 2]).group(2), [23, 70, 3, 2]));
     add((Conv::new([2100, 3, 1, 1]), [61, 3, 1, 1]));
@@ -198,7 +198,7 @@ pub fn layers() -> Vec<HardLayer> {
         [1, 3, 6, 7, 8],
     ));
     layers.push(HardLayer::new(Conv::new([4, 2, 2, 1, 3, 2]).pads([1, 0, 1, 1, 0, 0, 1, 0]), [1, 2, 3, 2, 5, 4]));
-    // Slabs along the second of three axes.
+    // Chunks along the second of three axes.
     layers.push(HardLayer::new(Conv::new([3, 16, 3, 3, 3]).strides([2; 3]).pads([1; 6]), [1, 16, 3, 40, 200]));
     layers.push(HardLayer::new(Conv::new([3, 2, 1, 1, 1, 1]), [2, 2, 3, 2, 3, 4]));
     layers.push(HardLayer::new(
@@ -242,7 +242,7 @@ pub fn layers() -> Vec<HardLayer> {
     add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([2, 3]), [1, 4, 6, 5]);
     add(transposed([4, 6, 1, 1]), [1, 4, 1, 100]);
     // One position whose taps are all outputs: several blocks of K, wide and narrow panels, odd
-    // numbers of taps; one image, and a last band of one image.
+    // numbers of taps; one image, and a last block of one image.
     add(transposed([1300, 35, 2, 3]).group(2), [1, 1300, 1, 1]);
     add(transposed([600, 50, 3, 3]), [1, 600, 1, 1]);
     add(transposed([40, 20, 2, 2]), [65, 40, 1, 1]);

@@ -8,9 +8,9 @@
 //! neighbours, whatever the tap. The taps of the last axis are added row by row on the way into
 //! Y.
 //!
-//! Where X is one position, the images of a band are the pixels. If the kernel covers Y exactly
+//! Where X is one position, the images of a block are the pixels. If the kernel covers Y exactly
 //! too, the axes are taken for one, and no taps are added. Weights are packed in the order in
-//! which they are read, once for a band of images: `[panels][blocks of K][taps][K][NR]`.
+//! which they are read, once for a block of images: `[panels][blocks of K][taps][K][NR]`.
 //!
 //! Accepts every ConvTranspose. Makes no offer where the scratch of a task exceeds
 //! [`MOST_BYTES`]: X in blocks of K and tiles, the sums of a panel, a row of Y by phases, and a
@@ -40,14 +40,14 @@ use crate::{Axis, Geometry, Op};
 
 /// Bytes of a task's scratch, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes of a task's scratch, about, where a band has several images: it stays in the L2 cache.
-fn band_bytes(machine: &Machine) -> usize {
+/// Bytes of a task's scratch, about, where a block has several images: it stays in the L2 cache.
+fn image_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 /// Taps of all axes, at most, that are taken for one axis: a row of Y by phases has as many
 /// pixels.
 const MOST_MERGED: usize = 1 << 10;
-/// Images of a band, at most: each more saves less.
+/// Images of a block, at most: each more saves less.
 const MOST_IMAGES: usize = 64;
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
@@ -58,19 +58,19 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(|| String::from("no kernel for this tile"))
     };
     let stores = tiles_of(layer.last().output)?;
-    let images = layer.band(request, &weights, &stores, most_bytes).ok_or_else(too_large)?;
+    let images = layer.image_block(request, &weights, &stores, most_bytes).ok_or_else(too_large)?;
     let blocking = AddedBlocking::new(&layer, &weights, images, request.threads);
-    let bands = blocking.bands;
+    let image_blocks = blocking.image_blocks;
     let widths = match layer.pixels {
         AddedPixels::Positions => [layer.run_pixels(); 2],
-        AddedPixels::Images { .. } => [bands.size(), bands.last().len()],
+        AddedPixels::Images { .. } => [image_blocks.size(), image_blocks.last().len()],
     };
     let tiles = [tiles_of(widths[0])?, tiles_of(widths[1])?];
     let nr = stores.nr().min(weights.padded);
     let mut scratch = Ledger::default();
     let pieces = AddedPieces {
-        x: scratch.book("X", layer.x_len(&weights) * bands.size()),
-        sums: scratch.book("sums", layer.lens.sums * nr * bands.size()),
+        x: scratch.book("X", layer.x_len(&weights) * image_blocks.size()),
+        sums: scratch.book("sums", layer.lens.sums * nr * image_blocks.size()),
         row: scratch.book("row of Y", layer.lens.row * nr),
         tile: scratch.book("tile", stores.pixels(0).len() * nr),
     };
@@ -79,7 +79,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         kernel,
         details: alloc::format!(
             "{kernel}, taps added in place, {} of {} at a time, weights in {}",
-            Count(bands.size(), "image"),
+            Count(image_blocks.size(), "image"),
             Count(layer.geometry.input_spatial(), "pixel"),
             Count(blocking.split.shares, "part")
         ),
@@ -161,7 +161,7 @@ impl AddedLens {
 enum AddedPixels {
     /// Positions of X.
     Positions,
-    /// The images of a band: X is one position. Where taps are apart, the axes are taken for one,
+    /// The images of a block: X is one position. Where taps are apart, the axes are taken for one,
     /// each of whose outputs has a tap of its own.
     Images { are_taps_apart: bool },
 }
@@ -207,9 +207,9 @@ impl AddedLayer {
         weights.channels.saturating_mul(self.geometry.input_spatial())
     }
 
-    /// The images of a band whose scratch stays in the L2 cache, and takes at most `most_bytes`.
+    /// The images of a block whose scratch stays in the L2 cache, and takes at most `most_bytes`.
     /// None if the scratch of one image is too large. `stores` are the tiles of a row of Y.
-    fn band<T: Element>(
+    fn image_block<T: Element>(
         &self,
         request: &Request<'_, T>,
         weights: &ChannelWeights,
@@ -224,7 +224,7 @@ impl AddedLayer {
         if bytes(1) > MOST_BYTES {
             return None;
         }
-        let most_bytes = band_bytes(request.machine).min(most_bytes);
+        let most_bytes = image_block_bytes(request.machine).min(most_bytes);
         let most_images = self.geometry.batch.min(MOST_IMAGES);
         Some((2..=most_images).rev().find(|images| bytes(*images) <= most_bytes).unwrap_or(1))
     }
@@ -302,21 +302,21 @@ fn merged(geometry: &Geometry) -> Option<Geometry> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AddedBlocking {
     /// Images that share a read of the weights.
-    bands: Blocks,
+    image_blocks: Blocks,
     split: GemmSplit,
 }
 
 impl AddedBlocking {
-    /// Bands of at most `images` images.
+    /// Blocks of at most `images` images.
     fn new(layer: &AddedLayer, weights: &ChannelWeights, images: usize, threads: usize) -> Self {
-        let bands = Blocks::new(layer.geometry.batch, images);
-        let (units, panels) = (bands.count() * weights.groups, weights.count());
+        let image_blocks = Blocks::new(layer.geometry.batch, images);
+        let (units, panels) = (image_blocks.count() * weights.groups, weights.count());
         let shares = if threads == 1 { 1 } else { (2 * threads).div_ceil(units).clamp(1, panels.max(1)) };
-        let split = GemmSplit { images: bands.count(), groups: weights.groups, columns: 1, panels, shares };
-        Self { bands, split }
+        let split = GemmSplit { images: image_blocks.count(), groups: weights.groups, columns: 1, panels, shares };
+        Self { image_blocks, split }
     }
 
-    /// What all tasks take. `tiles` are those of a run of X, or of the images of a full band.
+    /// What all tasks take. `tiles` are those of a run of X, or of the images of a full block.
     fn work<T: Element>(
         &self,
         request: &Request<'_, T>,
@@ -325,11 +325,12 @@ impl AddedBlocking {
         tiles: &ChannelTiles<T::Acc>,
     ) -> Work {
         let (machine, geometry, last) = (request.machine, &layer.geometry, layer.last());
-        let (spatial, k_blocks, bands) = (geometry.input_spatial(), weights.k_blocks(), self.bands.count());
+        let (spatial, k_blocks, image_blocks) =
+            (geometry.input_spatial(), weights.k_blocks(), self.image_blocks.count());
         let (images, vectors, runs) = (geometry.batch as f64, weights.vectors() as f64, spatial / layer.run_pixels());
         let rows_of_pixels = match layer.pixels {
             AddedPixels::Positions => images,
-            AddedPixels::Images { .. } => bands as f64,
+            AddedPixels::Images { .. } => image_blocks as f64,
         };
         // The products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
@@ -345,12 +346,14 @@ impl AddedBlocking {
             + machine.work(Item::AddedVectors, added * vectors)
             + machine.work(Item::TransposedVectors, outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
-        let fetching = machine
-            .fetch_weights(product(&[weights.group_len(), value_bytes, bands]), product(&[weights.len(), value_bytes]));
+        let fetching = machine.fetch_weights(
+            product(&[weights.group_len(), value_bytes, image_blocks]),
+            product(&[weights.len(), value_bytes]),
+        );
         let packed = images * product(&[weights.channels, spatial, self.split.shares]);
-        let of_group = machine.together(multiplying * rows_of_pixels + storing * images, fetching)
+        let of_group = machine.overlapped(multiplying * rows_of_pixels + storing * images, fetching)
             + machine.work(Item::PackedElements, packed)
-            + machine.work(Item::Tasks, product(&[bands, self.split.shares]));
+            + machine.work(Item::Tasks, product(&[image_blocks, self.split.shares]));
         of_group * geometry.group as f64
     }
 }
@@ -395,7 +398,7 @@ struct Added<T: Element> {
     runs: Vec<usize>,
     weights: ChannelWeights,
     blocking: AddedBlocking,
-    /// For a run of X; or for the images of a full band, and of the last one.
+    /// For a run of X; or for the images of a full block, and of the last one.
     rows: [PixelTiles<T::Acc>; 2],
     /// For a row of Y.
     stores: ChannelTiles<T::Acc>,
@@ -404,7 +407,7 @@ struct Added<T: Element> {
     pieces: AddedPieces<T::Acc>,
 }
 
-/// One task: some panels of one group, for one band of images.
+/// One task: some panels of one group, for one block of images.
 struct AddedTask<'a, A: Real> {
     images: Range<usize>,
     group: usize,
@@ -601,7 +604,7 @@ impl<T: Element> Split for Added<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.blocking.split.part(task);
-        let (images, positions) = (self.blocking.bands.range(part.image), self.layer.geometry.output_spatial());
+        let (images, positions) = (self.blocking.image_blocks.range(part.image), self.layer.geometry.output_spatial());
         patch(Patch::rows(images, self.weights.channels_of(&part), 0..positions, positions));
     }
 }
@@ -611,14 +614,14 @@ impl<T: Element> Lowering<T> for Added<T> {
         self.weights.pack(Op::ConvTranspose, w, packed);
     }
 
-    /// One share of the panels, for one group of one band of images.
+    /// One share of the panels, for one group of one block of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.layer.geometry;
-        let AddedBlocking { bands, split } = self.blocking;
-        let Part { image: band, group, panels, .. } = split.part(task);
-        let (images, spatial) = (bands.range(band), geometry.input_spatial());
+        let AddedBlocking { image_blocks, split } = self.blocking;
+        let Part { image: image_block, group, panels, .. } = split.part(task);
+        let (images, spatial) = (image_blocks.range(image_block), geometry.input_spatial());
         let are_images = self.layer.pixels != AddedPixels::Positions;
-        let row = &self.rows[usize::from(are_images && images.len() != bands.size())];
+        let row = &self.rows[usize::from(are_images && images.len() != image_blocks.size())];
         let (count, step) = if are_images { (1, images.len()) } else { (images.len(), 1) };
         let task = AddedTask { images: images.clone(), group, row, count, step, spatial };
         let mut arena = Arena::new(scratch);

@@ -7,8 +7,8 @@
 //!
 //! The copy has padded planes, or rows of X without padding where that leaves out many more products
 //! ([`source`](super::source)). Makes no offer where the offsets in the copy do not fit 32 bits. Scratch
-//! for a task: the copy of one block of channels for one slab of the output, and a tile, or the sums
-//! of the slab where K has several blocks.
+//! for a task: the copy of one block of channels for one chunk of the output, and a tile, or the sums
+//! of the chunk where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -18,12 +18,12 @@ use core::ops::Range;
 use convoke_kernels::{ChannelKernel, Isa, RowOffsets};
 
 use super::last_steps::LastSteps;
-use super::source::{BareRows, ChannelSource, SourceSlab};
+use super::source::{BareRows, ChannelSource, SourceChunk};
 use super::taps::{OuterTaps, RowPiece};
 use super::weights::ChannelWeights;
 use crate::conv::channel_tiles::PanelPrefetch;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLimits};
+use crate::conv::planes::{self, ChunkCut, ChunkLimits, PER_THREAD, PaddedPlanes, PlaneSizes};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
 use crate::element::Element;
@@ -34,32 +34,32 @@ use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Channels whose sums are kept at a time between blocks of K, at most. The sums of more
-/// would leave room for few positions, and the weights are read again for each slab of positions.
+/// would leave room for few positions, and the weights are read again for each chunk of positions.
 const MOST_SUMMED: usize = 1536;
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let weights = ChannelWeights::new(request)?;
     let search = ConvSearch::new(request, weights, most_bytes)?;
-    let ConvChoice { slabs, split, work, .. } = search.best()?;
-    let most_pixels = search.most_pixels(&slabs)?;
-    let copy_len = slabs.copy_len(&weights, most_pixels).ok_or_else(|| search.too_large())?;
+    let ConvChoice { chunks, split, work, .. } = search.best()?;
+    let most_pixels = search.most_pixels(&chunks)?;
+    let copy_len = chunks.copy_len(&weights, most_pixels).ok_or_else(|| search.too_large())?;
     let mut scratch = Ledger::default();
     let copy = scratch.book("copy of X", copy_len);
-    let sums = scratch.book("sums", search.sums_len(&slabs, &split, most_pixels));
-    let rows = search.rows(slabs.width)?;
+    let sums = scratch.book("sums", search.sums_len(&chunks, &split, most_pixels));
+    let rows = search.rows(chunks.width)?;
     let widest = rows.iter().map(|piece| &piece.tiles).max_by_key(|tiles| tiles.width);
     let kernel = widest.map_or("", |tiles| {
-        let two_rows = tiles.two_rows(tiles.nr()).filter(|_| slabs.rows > 1 && rows.len() == 1);
+        let two_rows = tiles.two_rows(tiles.nr()).filter(|_| chunks.rows > 1 && rows.len() == 1);
         two_rows.map_or(tiles.name(), ChannelKernel::name)
     });
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
             "{kernel}, rows of {} in {}{}, {}, K in blocks of {}, weights in {}",
-            Count(slabs.width, "pixel"),
+            Count(chunks.width, "pixel"),
             Count(rows.iter().map(|piece| piece.tiles.count).sum(), "tile"),
             if search.is_bare { ", products with padding left out" } else { "" },
-            Count(split.columns, "slab"),
+            Count(split.columns, "chunk"),
             weights.block * weights.taps,
             Count(split.shares, "part")
         ),
@@ -69,12 +69,12 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         scratch,
         work,
     };
-    let rows = [rows, search.rows(slabs.last_width)?];
+    let rows = [rows, search.rows(chunks.last_width)?];
     let ConvSearch { geometry, .. } = search;
     let build: Build<'a, T> = Box::new(move || {
-        let source = match slabs.source {
-            SlabSource::Padded(cut, _) => ChannelSource::Padded(PaddedPlanes::new(&geometry, cut)),
-            SlabSource::Bare(rows) => ChannelSource::Bare(rows),
+        let source = match chunks.source {
+            ChunkSource::Padded(cut, _) => ChannelSource::Padded(PaddedPlanes::new(&geometry, cut)),
+            ChunkSource::Bare(rows) => ChannelSource::Bare(rows),
         };
         Box::new(ChannelConv {
             isa: request.isa(),
@@ -105,62 +105,62 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How the positions are cut into slabs.
+/// How the positions are cut into chunks.
 #[derive(Debug, Clone, PartialEq)]
-struct Slabs {
-    source: SlabSource,
-    /// Slabs of an image.
+struct ConvChunks {
+    source: ChunkSource,
+    /// Chunks of an image.
     count: usize,
-    /// Rows of pixels of a full slab.
+    /// Rows of pixels of a full chunk.
     rows: usize,
-    /// Pixels of a row of a full slab, and of the last slab along the last axis.
+    /// Pixels of a row of a full chunk, and of the last chunk along the last axis.
     width: usize,
     last_width: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum SlabSource {
-    Padded(SlabCut, PlaneSizes),
+enum ChunkSource {
+    Padded(ChunkCut, PlaneSizes),
     Bare(BareRows),
 }
 
-impl Slabs {
-    fn padded(geometry: &Geometry, (cut, sizes): (SlabCut, PlaneSizes)) -> Self {
+impl ConvChunks {
+    fn padded(geometry: &Geometry, (cut, sizes): (ChunkCut, PlaneSizes)) -> Self {
         let last = geometry.axes.len() - 1;
         let output = geometry.axes[last].output;
         let width = if cut.axis == last { cut.extent } else { output };
-        // The last slab along the last axis is narrower.
+        // The last chunk along the last axis is narrower.
         let rest = output % cut.extent;
         let last_width = if cut.axis == last && rest != 0 { rest } else { width };
         let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, cut, i)).product();
-        Self { source: SlabSource::Padded(cut, sizes), count: sizes.slabs, rows, width, last_width }
+        Self { source: ChunkSource::Padded(cut, sizes), count: sizes.chunks, rows, width, last_width }
     }
 
     fn bare(rows: BareRows, width: usize) -> Self {
-        let (count, height) = (rows.slabs(), rows.rows());
-        Self { source: SlabSource::Bare(rows), count, rows: height, width, last_width: width }
+        let (count, height) = (rows.chunks(), rows.rows());
+        Self { source: ChunkSource::Bare(rows), count, rows: height, width, last_width: width }
     }
 
     /// Elements of the copy of one channel.
     fn channel_len(&self) -> usize {
         match &self.source {
-            SlabSource::Padded(_, sizes) => sizes.channel_len,
-            SlabSource::Bare(rows) => rows.channel_len,
+            ChunkSource::Padded(_, sizes) => sizes.channel_len,
+            ChunkSource::Bare(rows) => rows.channel_len,
         }
     }
 
     /// Values of the copy of a block of channels. None if they exceed the address space.
     fn copy_len(&self, weights: &ChannelWeights, most_pixels: usize) -> Option<usize> {
         match &self.source {
-            SlabSource::Padded(_, sizes) => weights.block.checked_mul(sizes.channel_len),
-            SlabSource::Bare(rows) => rows.copy_len(weights.block, most_pixels),
+            ChunkSource::Padded(_, sizes) => weights.block.checked_mul(sizes.channel_len),
+            ChunkSource::Bare(rows) => rows.copy_len(weights.block, most_pixels),
         }
     }
 }
 
 /// A way to cut the product.
 struct ConvChoice {
-    slabs: Slabs,
+    chunks: ConvChunks,
     split: GemmSplit,
     work: Work,
     /// Cycles of the thread that has the most to do, times the number of threads.
@@ -173,7 +173,7 @@ struct ConvSearch<'a, T: Element> {
     /// With axes merged where that gives longer rows of pixels.
     geometry: Geometry,
     weights: ChannelWeights,
-    /// Bytes that the copy and the sums of a slab should not exceed.
+    /// Bytes that the copy and the sums of a chunk should not exceed.
     most_bytes: usize,
     /// Whether rows are copied without padding.
     is_bare: bool,
@@ -221,10 +221,10 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         pieces.ok_or_else(|| String::from("no kernel for this tile"))
     }
 
-    /// Pixels of a call for slabs, at most.
-    fn most_pixels(&self, slabs: &Slabs) -> Result<usize, String> {
+    /// Pixels of a call for chunks, at most.
+    fn most_pixels(&self, chunks: &ConvChunks) -> Result<usize, String> {
         let most = |width| Ok(self.rows(width)?.iter().map(|piece| piece.tiles.most_pixels()).max().unwrap_or(0));
-        let [full, last]: [Result<usize, String>; 2] = [most(slabs.width), most(slabs.last_width)];
+        let [full, last]: [Result<usize, String>; 2] = [most(chunks.width), most(chunks.last_width)];
         Ok(full?.max(last?))
     }
 
@@ -233,9 +233,9 @@ impl<'a, T: Element> ConvSearch<'a, T> {
     }
 
     /// Values of a tile of `most_pixels` pixels, or of all sums of a task where K has several blocks.
-    fn sums_len(&self, slabs: &Slabs, split: &GemmSplit, most_pixels: usize) -> usize {
+    fn sums_len(&self, chunks: &ConvChunks, split: &GemmSplit, most_pixels: usize) -> usize {
         match self.weights.k_blocks() > 1 {
-            true => slabs.rows * slabs.width * split.share_panels() * self.weights.nr(),
+            true => chunks.rows * chunks.width * split.share_panels() * self.weights.nr(),
             false => self.weights.nr() * most_pixels,
         }
     }
@@ -259,31 +259,31 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(best)
     }
 
-    /// At least `shares` shares of the panels, as far as there are so many panels, and slabs for
+    /// At least `shares` shares of the panels, as far as there are so many panels, and chunks for
     /// `per_thread` tasks of each thread.
     fn choice(&self, shares: usize, per_thread: usize) -> Result<ConvChoice, String> {
         let Self { request, geometry, weights, .. } = self;
         let shares = shares.min(weights.rows.div_ceil(2 * weights.panels.lanes)).max(1);
-        let slabs = self.slabs(shares, per_thread).ok_or_else(|| self.too_large())?;
-        let (images, groups, columns, panels) = (geometry.batch, geometry.group, slabs.count, weights.count());
+        let chunks = self.chunks(shares, per_thread).ok_or_else(|| self.too_large())?;
+        let (images, groups, columns, panels) = (geometry.batch, geometry.group, chunks.count, weights.count());
         let of_threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * groups * columns) };
         let shares = of_threads.max(shares).clamp(1, panels.max(1));
         let split = GemmSplit { images, groups, columns, panels, shares };
-        let work = self.work(&slabs, &split)?;
+        let work = self.work(&chunks, &split)?;
         let (nr, padded) = (weights.nr(), weights.padded);
         let rows = |part: &Part| (part.panels.end * nr).min(padded).saturating_sub(part.panels.start * nr);
         let busiest_cycles = split.unevenness(request.threads, rows) * work.cycles();
-        Ok(ConvChoice { slabs, split, work, busiest_cycles })
+        Ok(ConvChoice { chunks, split, work, busiest_cycles })
     }
 
-    /// The slabs whose copy and sums fit the L2 cache, with panels in `shares` shares. None if the copy is
+    /// The chunks whose copy and sums fit the L2 cache, with panels in `shares` shares. None if the copy is
     /// too large.
-    fn slabs(&self, shares: usize, per_thread: usize) -> Option<Slabs> {
+    fn chunks(&self, shares: usize, per_thread: usize) -> Option<ConvChunks> {
         let Self { request, geometry, weights, most_bytes, .. } = self;
         let (of_share, value_bytes) = (weights.rows.div_ceil(shares), size_of::<T::Acc>());
         let a_bytes = (of_share * weights.block * weights.taps).saturating_mul(value_bytes);
         let summed = if weights.k_blocks() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
-        let limits = SlabLimits {
+        let limits = ChunkLimits {
             images: (geometry.batch * geometry.group).saturating_mul(shares),
             block: weights.block,
             budget_bytes: planes::budget_beside(request.machine, a_bytes).min(*most_bytes),
@@ -293,7 +293,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         };
         if !self.is_bare {
             let cut = limits.cut(&geometry.axes, |columns| columns.saturating_mul(summed))?;
-            return Some(Slabs::padded(geometry, cut));
+            return Some(ConvChunks::padded(geometry, cut));
         }
         let axes = &geometry.axes;
         let inside = axes[1..].iter().try_fold(summed, |n, axis| n.checked_mul(axis.output))?;
@@ -306,22 +306,22 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let columns = largest * axes[1..].iter().map(|axis| axis.output).product::<usize>();
         let extent = limits.even_extent((whole, largest), (whole.div_ceil(largest), columns));
         bytes(extent).filter(|bytes| *bytes <= planes::MOST_BYTES)?;
-        Some(Slabs::bare(BareRows::new(axes, extent)?, self.width()))
+        Some(ConvChunks::bare(BareRows::new(axes, extent)?, self.width()))
     }
 
     /// What all tasks take.
-    fn work(&self, slabs: &Slabs, split: &GemmSplit) -> Result<Work, String> {
+    fn work(&self, chunks: &ConvChunks, split: &GemmSplit) -> Result<Work, String> {
         let Self { request, geometry, weights, .. } = self;
         let machine = request.machine;
-        let copied = (weights.channels * slabs.channel_len()) as f64 * (slabs.count * split.shares) as f64;
+        let copied = (weights.channels * chunks.channel_len()) as f64 * (chunks.count * split.shares) as f64;
         let kept = self.vectors() * weights.k_blocks().saturating_sub(1) as f64;
         let computing = self.computing()?
             + machine.work(Item::KeptVectors, kept)
             + machine.work(Item::PlaneElements, copied)
-            + machine.work(Item::Tasks, slabs.count as f64);
+            + machine.work(Item::Tasks, chunks.count as f64);
         let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
-        let fetching = machine.fetch_weights(bytes / geometry.group as f64 * slabs.count as f64, bytes);
-        Ok(machine.together(computing, fetching) * (split.images * split.groups) as f64)
+        let fetching = machine.fetch_weights(bytes / geometry.group as f64 * chunks.count as f64, bytes);
+        Ok(machine.overlapped(computing, fetching) * (split.images * split.groups) as f64)
     }
 
     /// Rows of outputs of an image.
@@ -376,7 +376,7 @@ struct ChannelConv<T: Element> {
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,
-    /// The pieces of a row of a full slab, and of the last one along the last axis.
+    /// The pieces of a row of a full chunk, and of the last one along the last axis.
     rows: [Vec<RowPiece<T::Acc>>; 2],
     source: ChannelSource,
     split: GemmSplit,
@@ -393,8 +393,8 @@ struct ConvBlock<'a, 'io, T: Element> {
     image: usize,
     group: usize,
     panels: Range<usize>,
-    slab: SourceSlab,
-    /// The pieces of a row, its pixels, and the rows of the slab.
+    chunk: SourceChunk,
+    /// The pieces of a row, its pixels, and the rows of the chunk.
     pieces: &'a [RowPiece<T::Acc>],
     width: usize,
     rows: usize,
@@ -423,7 +423,7 @@ struct ConvPanel<'a, T: Element> {
     bias: &'a [T::Acc],
     /// The panel behind this one, which is prefetched.
     prefetch: PanelPrefetch<'a, T::Acc>,
-    /// The element of Y that the first channel and the slab's first pixel go to.
+    /// The element of Y that the first channel and the chunk's first pixel go to.
     at: usize,
 }
 
@@ -446,7 +446,7 @@ impl<T: Element> ChannelConv<T> {
             let before = if block.is_whole() { 0 } else { (p - block.panels.start) * block.rows * block.width };
             let mut row = 0;
             while row < block.rows {
-                let at = self.source.row_offset(&block.slab, row);
+                let at = self.source.row_offset(&block.chunk, row);
                 self.find_taps(block, row, taps);
                 let pair = self.pair(block, panel.bias.len(), row, at, taps, taps_of_next);
                 let rows = ConvRows { first: row * block.width, at, taps, pair };
@@ -485,14 +485,14 @@ impl<T: Element> ChannelConv<T> {
             nr,
             bias: &io.bias[channel..channel + live],
             prefetch: prefetch(next, calls, kernel, tiles.rate()),
-            at: self.geometry.output_offset(block.image, channel, block.slab.positions.start),
+            at: self.geometry.output_offset(block.image, channel, block.chunk.positions.start),
         }
     }
 
-    /// Finds the taps of the axes before the last that row `row` of a slab multiplies.
+    /// Finds the taps of the axes before the last that row `row` of a chunk multiplies.
     fn find_taps(&self, block: &ConvBlock<'_, '_, T>, row: usize, taps: &mut OuterTaps) {
         let axes = &self.geometry.axes;
-        let row = (block.slab.positions.start + row * block.width) / axes[axes.len() - 1].output;
+        let row = (block.chunk.positions.start + row * block.width) / axes[axes.len() - 1].output;
         self.source.find_taps(axes, row, taps);
     }
 
@@ -517,7 +517,7 @@ impl<T: Element> ChannelConv<T> {
             return None;
         }
         taps.join(taps_of_next);
-        Some((kernel, self.source.row_offset(&block.slab, row + 1) - at))
+        Some((kernel, self.source.row_offset(&block.chunk, row + 1) - at))
     }
 
     /// Multiplies a row of pixels, or two. `sums` are those of the panel.
@@ -579,7 +579,7 @@ impl<T: Element> Split for ChannelConv<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.split.part(task);
-        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.slab(part.columns).positions);
+        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.chunk(part.columns).positions);
         patch(part.patch(&self.geometry, rows, positions));
     }
 }
@@ -589,7 +589,7 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         self.weights.pack(Op::Conv, w, packed);
     }
 
-    /// One share of the panels, for one slab of one group of one image.
+    /// One share of the panels, for one chunk of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group, columns, panels } = self.split.part(task);
@@ -601,9 +601,9 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         // Without channels there is still the bias to be stored: one empty block.
         for first in (0..channels.max(1)).step_by(most) {
             let width = most.min(channels - first);
-            let slab = self.source.slab(columns);
-            self.source.fill(self.isa, &slab, &x[first * geometry.input_spatial()..], width, copy);
-            let pieces = &self.rows[usize::from(self.source.is_edge(&slab, geometry.axes.len()))];
+            let chunk = self.source.chunk(columns);
+            self.source.fill(self.isa, &chunk, &x[first * geometry.input_spatial()..], width, copy);
+            let pieces = &self.rows[usize::from(self.source.is_edge(&chunk, geometry.axes.len()))];
             let row_len = pieces.iter().map(|piece| piece.tiles.width).sum();
             let block = ConvBlock {
                 store: &store,
@@ -612,8 +612,8 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
                 panels: panels.clone(),
                 pieces,
                 width: row_len,
-                rows: slab.positions.len() / row_len,
-                slab,
+                rows: chunk.positions.len() / row_len,
+                chunk,
                 x: copy,
                 koff: &self.koff[usize::from(width != most)],
                 channels: first..first + width,

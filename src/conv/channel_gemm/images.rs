@@ -2,7 +2,7 @@
 //! squeeze-excitation blocks.
 //!
 //! Most of what such a layer reads are weights. Image by image they would be read once for each
-//! image. Here they are read once for a band of images: M = images, N = M/group, K = C/group *
+//! image. Here they are read once for a block of images: M = images, N = M/group, K = C/group *
 //! kernel volume, for each group. K is in blocks, so that the values of the images stay in the L1
 //! cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most
 //! [`MOST_PANELS`] panels.
@@ -37,7 +37,7 @@ const LEAST_STEPS: usize = 256;
 /// Panels of a task, at most: a limit of its sums.
 const MOST_PANELS: usize = 64;
 /// Bytes of a task's scratch, about: it stays in the L2 cache.
-fn band_bytes(machine: &Machine) -> usize {
+fn image_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
@@ -53,22 +53,22 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let machine = request.machine;
     let weights = ChannelWeights::new(request)?;
     let blocking = ImagesBlocking::new(request, &weights, most_bytes);
-    let ImagesBlocking { bands, k, split } = blocking;
+    let ImagesBlocking { image_blocks, k, split } = blocking;
     let tiles = |images: usize| {
         ChannelTiles::<T::Acc>::new(machine, images).ok_or_else(|| String::from("no kernel for this tile"))
     };
-    let tiles = [tiles(bands.size())?, tiles(bands.last().len())?];
+    let tiles = [tiles(image_blocks.size())?, tiles(image_blocks.last().len())?];
     let mut scratch = Ledger::default();
-    let transposed = scratch.book("images", bands.size() * k.size());
-    let sums = scratch.book("sums", bands.size() * split.share_panels() * weights.nr());
-    let full = blocking.band_work(machine, &weights, &tiles[0]) * (bands.count() - 1) as f64;
-    let last = blocking.band_work(machine, &weights, &tiles[1]);
+    let transposed = scratch.book("images", image_blocks.size() * k.size());
+    let sums = scratch.book("sums", image_blocks.size() * split.share_panels() * weights.nr());
+    let full = blocking.image_block_work(machine, &weights, &tiles[0]) * (image_blocks.count() - 1) as f64;
+    let last = blocking.image_block_work(machine, &weights, &tiles[1]);
     let kernel = tiles[0].name();
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
             "{kernel}, {} at a time as pixels, K in blocks of {}, weights in {}",
-            Count(bands.size(), "image"),
+            Count(image_blocks.size(), "image"),
             k.size(),
             Count(split.shares, "part")
         ),
@@ -90,32 +90,33 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ImagesBlocking {
     /// Images that share a read of the weights.
-    bands: Blocks,
+    image_blocks: Blocks,
     /// Blocks of K.
     k: Blocks,
     split: GemmSplit,
 }
 
 impl ImagesBlocking {
-    /// Bands whose scratch takes at most `most_bytes`.
+    /// Blocks whose scratch takes at most `most_bytes`.
     fn new<T: Element>(request: &Request<'_, T>, weights: &ChannelWeights, most_bytes: usize) -> Self {
         let (batch, machine) = (request.geometry.batch, request.machine);
         let (steps, panels, value_bytes) = (weights.steps(), weights.count(), size_of::<T::Acc>());
         let of_threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(batch * weights.groups) };
         let shares = panels.div_ceil(MOST_PANELS).max(of_threads).min(panels);
         let share_rows = panels.div_ceil(shares) * weights.nr();
-        // It depends on the batch and not on a band: no sum depends on a limit or on threads.
+        // It depends on the batch and not on a block: no sum depends on a limit or on threads.
         let kc = steps.clamp(1, (block_values(machine) / batch).max(LEAST_STEPS));
-        let band_bytes = band_bytes(machine);
-        let fits = |images: &usize| (images * kc + images * share_rows) * value_bytes <= band_bytes.min(most_bytes);
-        let most_images = batch.min(band_bytes / value_bytes / LEAST_STEPS);
-        let bands = Blocks::new(batch, (1..=most_images).rev().find(fits).unwrap_or(1));
-        let split = GemmSplit { images: bands.count(), groups: weights.groups, columns: 1, panels, shares };
-        Self { bands, k: Blocks::new(steps, kc), split }
+        let image_block_bytes = image_block_bytes(machine);
+        let fits =
+            |images: &usize| (images * kc + images * share_rows) * value_bytes <= image_block_bytes.min(most_bytes);
+        let most_images = batch.min(image_block_bytes / value_bytes / LEAST_STEPS);
+        let image_blocks = Blocks::new(batch, (1..=most_images).rev().find(fits).unwrap_or(1));
+        let split = GemmSplit { images: image_blocks.count(), groups: weights.groups, columns: 1, panels, shares };
+        Self { image_blocks, k: Blocks::new(steps, kc), split }
     }
 
-    /// What one band takes in one group.
-    fn band_work<A: Real>(&self, machine: &Machine, weights: &ChannelWeights, tiles: &ChannelTiles<A>) -> Work {
+    /// What one block of images takes in one group.
+    fn image_block_work<A: Real>(&self, machine: &Machine, weights: &ChannelWeights, tiles: &ChannelTiles<A>) -> Work {
         let (steps, k_blocks) = (weights.steps(), self.k.count());
         // Sums are written with the bias, kept between blocks of K, and read to be finished.
         let kept = (tiles.width * weights.vectors()) as f64 * (2 + k_blocks) as f64;
@@ -132,15 +133,15 @@ struct Images<T: Element> {
     finish: Finish<T::Acc>,
     weights: ChannelWeights,
     blocking: ImagesBlocking,
-    /// The tiles of a full band, and of the last one.
+    /// The tiles of a full block, and of the last one.
     tiles: [ChannelTiles<T::Acc>; 2],
-    /// The row offsets of transposed images, for the same bands.
+    /// The row offsets of transposed images, for the same blocks.
     koff: [RowOffsets; 2],
     transposed: Piece<T::Acc>,
     sums: Piece<T::Acc>,
 }
 
-/// One task: some panels of one group, for one band of images.
+/// One task: some panels of one group, for one block of images.
 struct ImagesTask<'a, A: Real> {
     images: Range<usize>,
     group: usize,
@@ -270,7 +271,7 @@ impl<T: Element> Split for Images<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.blocking.split.part(task);
-        patch(Patch::rows(self.blocking.bands.range(part.image), self.weights.channels_of(&part), 0..1, 1));
+        patch(Patch::rows(self.blocking.image_blocks.range(part.image), self.weights.channels_of(&part), 0..1, 1));
     }
 }
 
@@ -279,12 +280,12 @@ impl<T: Element> Lowering<T> for Images<T> {
         self.weights.pack(Op::Conv, w, packed);
     }
 
-    /// One share of the panels, for one group of one band of images.
+    /// One share of the panels, for one group of one block of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
-        let ImagesBlocking { bands, k, split } = &self.blocking;
-        let Part { image: band, group, panels, .. } = split.part(task);
-        let images = bands.range(band);
-        let is_last = usize::from(images.len() != bands.size());
+        let ImagesBlocking { image_blocks, k, split } = &self.blocking;
+        let Part { image: image_block, group, panels, .. } = split.part(task);
+        let images = image_blocks.range(image_block);
+        let is_last = usize::from(images.len() != image_blocks.size());
         let (tiles, koff) = (&self.tiles[is_last], &self.koff[is_last]);
         let task = ImagesTask { images, group, panels, tiles, koff, weights: &self.weights };
         let mut arena = Arena::new(scratch);

@@ -1,4 +1,4 @@
-//! What a slab of outputs reads: a copy of its part of X, in padded planes, or in rows without padding.
+//! What a chunk of outputs reads: a copy of its part of X, in padded planes, or in rows without padding.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -6,7 +6,7 @@ use core::ops::Range;
 use convoke_kernels::{Isa, RowOffsets, stream};
 
 use super::taps::{MOST_RUNS, OuterTaps};
-use crate::conv::planes::{self, PaddedPlanes, Slab};
+use crate::conv::planes::{self, OutputChunk, PaddedPlanes};
 use crate::element::Element;
 use crate::{Axis, Geometry};
 
@@ -16,48 +16,48 @@ pub(super) enum ChannelSource {
     Bare(BareRows),
 }
 
-/// A slab of either.
-pub(super) struct SourceSlab {
+/// A chunk of either.
+pub(super) struct SourceChunk {
     /// Its output positions, which are neighbours in a channel of Y.
     pub(super) positions: Range<usize>,
-    at: SlabAt,
+    at: ChunkAt,
 }
 
-enum SlabAt {
-    Padded(Slab),
+enum ChunkAt {
+    Padded(OutputChunk),
     /// The first position of X on the outermost axis that the copy has.
     Bare(usize),
 }
 
 impl ChannelSource {
-    /// Slab number `index`.
-    pub(super) fn slab(&self, index: usize) -> SourceSlab {
+    /// Chunk number `index`.
+    pub(super) fn chunk(&self, index: usize) -> SourceChunk {
         match self {
             Self::Padded(planes) => {
-                SourceSlab { positions: planes.positions(index), at: SlabAt::Padded(planes.slab(index)) }
+                SourceChunk { positions: planes.positions(index), at: ChunkAt::Padded(planes.chunk(index)) }
             }
             Self::Bare(rows) => {
-                SourceSlab { positions: rows.positions(index), at: SlabAt::Bare(rows.seen(index).start) }
+                SourceChunk { positions: rows.positions(index), at: ChunkAt::Bare(rows.seen(index).start) }
             }
         }
     }
 
-    /// Whether the slab is the last one along a row, which is cut.
-    pub(super) fn is_edge(&self, slab: &SourceSlab, rank: usize) -> bool {
-        match (self, &slab.at) {
-            (Self::Padded(planes), SlabAt::Padded(slab)) => planes.axis() + 1 == rank && !planes.is_full(slab),
+    /// Whether the chunk is the last one along a row, which is cut.
+    pub(super) fn is_edge(&self, chunk: &SourceChunk, rank: usize) -> bool {
+        match (self, &chunk.at) {
+            (Self::Padded(planes), ChunkAt::Padded(chunk)) => planes.axis() + 1 == rank && !planes.is_full(chunk),
             _ => false,
         }
     }
 
-    /// Where row `row` of a slab begins in the copy, for a tap of offset 0.
-    pub(super) fn row_offset(&self, slab: &SourceSlab, row: usize) -> usize {
-        match (self, &slab.at) {
-            (Self::Bare(rows), SlabAt::Bare(origin)) => {
-                rows.row_offset(row + slab.positions.start / rows.width(), *origin)
+    /// Where row `row` of a chunk begins in the copy, for a tap of offset 0.
+    pub(super) fn row_offset(&self, chunk: &SourceChunk, row: usize) -> usize {
+        match (self, &chunk.at) {
+            (Self::Bare(rows), ChunkAt::Bare(origin)) => {
+                rows.row_offset(row + chunk.positions.start / rows.width(), *origin)
             }
             (Self::Padded(planes), _) => planes.row_offset(row),
-            (Self::Bare(_), SlabAt::Padded(_)) => unreachable!("a slab of another source"),
+            (Self::Bare(_), ChunkAt::Padded(_)) => unreachable!("a chunk of another source"),
         }
     }
 
@@ -77,19 +77,19 @@ impl ChannelSource {
         }
     }
 
-    /// Copies what a slab sees of `count` channels of X, the first of which `x` begins with.
-    pub(super) fn fill<T: Element>(&self, isa: Isa, slab: &SourceSlab, x: &[T], count: usize, copy: &mut [T::Acc]) {
-        match (self, &slab.at) {
-            (Self::Padded(planes), SlabAt::Padded(slab)) => {
-                planes.fill(isa, slab, x, &mut copy[..count * planes.channel_len]);
+    /// Copies what a chunk sees of `count` channels of X, the first of which `x` begins with.
+    pub(super) fn fill<T: Element>(&self, isa: Isa, chunk: &SourceChunk, x: &[T], count: usize, copy: &mut [T::Acc]) {
+        match (self, &chunk.at) {
+            (Self::Padded(planes), ChunkAt::Padded(chunk)) => {
+                planes.fill(isa, chunk, x, &mut copy[..count * planes.channel_len]);
             }
-            (Self::Bare(rows), _) => rows.fill(isa, &slab.positions, x, count, copy),
-            (Self::Padded(_), SlabAt::Bare(_)) => unreachable!("a slab of another source"),
+            (Self::Bare(rows), _) => rows.fill(isa, &chunk.positions, x, count, copy),
+            (Self::Padded(_), ChunkAt::Bare(_)) => unreachable!("a chunk of another source"),
         }
     }
 }
 
-/// Rows of X without their padding, for a Conv of stride 1 with two axes at least. A slab is a run of
+/// Rows of X without their padding, for a Conv of stride 1 with two axes at least. A chunk is a run of
 /// positions of the outermost axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BareRows {
@@ -101,7 +101,7 @@ pub(super) struct BareRows {
     /// Elements before the first row. Row offsets are those of taps without padding, so that a row's
     /// tap of offset 0 may lie before the rows by as much as the padding shifts it.
     margin: usize,
-    /// Positions of the outermost axis in a slab.
+    /// Positions of the outermost axis in a chunk.
     pub(super) extent: usize,
 }
 
@@ -120,7 +120,7 @@ impl BareRows {
             && (0..last.kernel).any(|tap| last.outputs_of_tap(tap).len() < last.output)
     }
 
-    /// The rows of slabs of `extent` positions. None if they exceed the address space.
+    /// The rows of chunks of `extent` positions. None if they exceed the address space.
     pub(super) fn new(axes: &[Axis], extent: usize) -> Option<Self> {
         let mut pitches = alloc::vec![1_usize; axes.len()];
         for i in (1..axes.len()).rev() {
@@ -134,12 +134,12 @@ impl BareRows {
         Some(new)
     }
 
-    /// Slabs of an image.
-    pub(super) fn slabs(&self) -> usize {
+    /// Chunks of an image.
+    pub(super) fn chunks(&self) -> usize {
         self.axes[0].output.div_ceil(self.extent)
     }
 
-    /// Rows of pixels of a full slab.
+    /// Rows of pixels of a full chunk.
     pub(super) fn rows(&self) -> usize {
         self.extent * self.positions_inside() / self.width()
     }
@@ -175,18 +175,18 @@ impl BareRows {
         self.axes[1..].iter().map(|axis| axis.output).product()
     }
 
-    /// The output positions of slab number `slab`.
-    fn positions(&self, slab: usize) -> Range<usize> {
-        let (start, inside) = (slab * self.extent, self.positions_inside());
+    /// The output positions of chunk number `chunk`.
+    fn positions(&self, chunk: usize) -> Range<usize> {
+        let (start, inside) = (chunk * self.extent, self.positions_inside());
         start * inside..self.axes[0].output.min(start + self.extent) * inside
     }
 
-    /// The positions of X on the outermost axis that slab number `slab` sees.
-    fn seen(&self, slab: usize) -> Range<usize> {
-        self.seen_by(&self.positions(slab))
+    /// The positions of X on the outermost axis that chunk number `chunk` sees.
+    fn seen(&self, chunk: usize) -> Range<usize> {
+        self.seen_by(&self.positions(chunk))
     }
 
-    /// The same for the slab with these output positions. There are some among them that it may not see.
+    /// The same for the chunk with these output positions. There are some among them that it may not see.
     fn seen_by(&self, positions: &Range<usize>) -> Range<usize> {
         let (first, inside) = (&self.axes[0], self.positions_inside());
         let origin = (positions.start / inside).saturating_sub(first.pad_begin);
@@ -194,7 +194,7 @@ impl BareRows {
         origin..end.saturating_sub(first.pad_begin).min(first.input).max(origin)
     }
 
-    /// Where row `row` of the layer begins in the copy of a slab that begins with position `origin`.
+    /// Where row `row` of the layer begins in the copy of a chunk that begins with position `origin`.
     fn row_offset(&self, row: usize, origin: usize) -> usize {
         // Not negative: the margin is as long as all paddings shift a row.
         let mut at = self.margin - self.last().pad_begin;

@@ -67,10 +67,10 @@ impl<T: Element> Depthwise<T> {
             if plan.taps.along == Along::Channels {
                 let slot = |place: usize| u32::try_from(place * unit).expect("the cut bounds the planes");
                 slots = padded.places_of_elements(padded.channel_len).into_iter().map(slot).collect();
-            } else if padded.rows(&padded.slab(0)).count().max(1).saturating_mul(plan.chunks) <= MOST_LISTED_ROWS {
+            } else if padded.rows(&padded.chunk(0)).count().max(1).saturating_mul(plan.chunks) <= MOST_LISTED_ROWS {
                 // The padding of a single chunk stays zero from channel to channel.
                 let is_copied = |row: &SourceRow| row.src.is_some() || plan.chunks > 1;
-                rows = (0..plan.chunks).map(|i| padded.rows(&padded.slab(i)).filter(is_copied).collect()).collect();
+                rows = (0..plan.chunks).map(|i| padded.rows(&padded.chunk(i)).filter(is_copied).collect()).collect();
             }
             let table = plan.taps.table(&padded, unit, plan.tiles[0].nr());
             planes = Some((padded, table));
@@ -163,7 +163,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
                     let step = self.plan.taps.channels * planes.channel_len;
                     let filled = &mut copy[..unit.groups.len() * step];
                     let rows = self.rows.get(unit.chunk).map_or(&[][..], Vec::as_slice);
-                    planes.fill_within(self.isa, &planes.slab(unit.chunk), rows, x, filled);
+                    planes.fill_within(self.isa, &planes.chunk(unit.chunk), rows, x, filled);
                     self.rows(&unit, io, sums, |rows| self.sum_planes((planes, taps), copy, self.step(step), rows));
                 }
                 (DepthwiseSource::Planes { .. }, Some((planes, taps))) => {

@@ -5,7 +5,7 @@ use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 use super::taps::{Along, TapColumns};
 use crate::conv::contract::Request;
 use crate::conv::macro_kernel::RowPanels;
-use crate::conv::planes::{self, MOST_BYTES, PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on};
+use crate::conv::planes::{self, ChunkCut, ChunkLimits, MOST_BYTES, PER_THREAD, PlaneSizes, positions_on};
 use crate::conv::shares::TASKS_PER_THREAD;
 use crate::element::Element;
 use crate::{Axis, Geometry};
@@ -32,8 +32,8 @@ const SHORT_ROW_VECTORS: usize = 4;
 pub(super) enum DepthwiseSource {
     /// X itself, or a converted copy of it. A chunk is `rows` rows of output.
     X { table: DirectTable, rows: usize },
-    /// Padded planes. A chunk is a slab.
-    Planes { cut: SlabCut, sizes: PlaneSizes },
+    /// Padded planes. A chunk is one of theirs.
+    Planes { cut: ChunkCut, sizes: PlaneSizes },
 }
 
 /// What was decided for one orientation, without tables of planes.
@@ -123,7 +123,7 @@ impl DepthwiseSource {
             }
             Self::Planes { cut, sizes } => {
                 let positions = (0..geometry.axes.len()).map(|i| positions_on(&geometry.axes, *cut, i));
-                (sizes.slabs, positions.product())
+                (sizes.chunks, positions.product())
             }
         }
     }
@@ -193,13 +193,13 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         rows.div_ceil(chunks).next_multiple_of(tile).min(rows)
     }
 
-    /// The largest slabs whose planes take at most `bytes`; none if they are too large.
+    /// The largest chunks whose planes take at most `bytes`; none if they are too large.
     fn planes(&self, bytes: usize) -> Option<DepthwiseSource> {
         let geometry = self.request.geometry;
         if self.taps.along == Along::Channels {
             return self.whole_planes(bytes);
         }
-        let limits = SlabLimits {
+        let limits = ChunkLimits {
             images: geometry.batch * geometry.group,
             block: self.taps.channels.max(1),
             budget_bytes: bytes.min(self.most_bytes),
@@ -212,11 +212,12 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         Some(DepthwiseSource::Planes { cut, sizes })
     }
 
-    /// One slab, whose planes take at most `bytes`: along channels, the elements of whole channels have their
-    /// places in planes. Weights that are packed for that leave no choice, so that planes may be larger.
+    /// One chunk, whose planes take at most `bytes`: along channels, the elements of whole channels have
+    /// their places in planes. Weights that are packed for that leave no choice, so that planes may be
+    /// larger.
     fn whole_planes(&self, bytes: usize) -> Option<DepthwiseSource> {
         let axes = &self.request.geometry.axes;
-        let cut = SlabCut { axis: 0, extent: axes[0].output };
+        let cut = ChunkCut { axis: 0, extent: axes[0].output };
         let sizes = planes::sizes(axes, cut)?;
         let channels = sizes.channel_len.checked_mul(self.taps.channels)?;
         let values = channels.checked_add(sizes.columns)?.checked_mul(self.lanes)?;

@@ -6,11 +6,11 @@
 //!
 //! - Rows of B are those of X for a 1x1 kernel of stride 1 without padding. They are read in place, or
 //!   through a packed panel.
-//! - Otherwise they are shifted views of padded planes, a copy of a block of channels for one slab of the
+//! - Otherwise they are shifted views of padded planes, a copy of a block of channels for one chunk of the
 //!   output ([`planes`](super::planes)). Taps that see padding alone at every output are left out.
 //!
 //! Makes no offer where the offsets in B do not fit 32 bits. Scratch for a task: the planes or the panel,
-//! and the sums of the slab where K has several blocks.
+//! and the sums of the chunk where K has several blocks.
 
 mod search;
 mod source;
@@ -48,7 +48,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             tiles.describe(),
             blocking.source,
             blocking.block * geometry.kernel_volume(),
-            Count(split.columns, "slab"),
+            Count(split.columns, "chunk"),
             Count(split.shares, "part")
         ),
         layout: WeightLayout::Panels { mr: tiles.mr(), block: blocking.packed_block },
@@ -73,7 +73,7 @@ struct Gemm<T: Element> {
     tiles: SpatialTiles<T::Acc>,
     blocking: GemmBlocking,
     source: GemmSource,
-    /// Where columns go: in a full slab, and in the last one along the slabs' axis.
+    /// Where columns go: in a full chunk, and in the last one along the chunks' axis.
     maps: [StoreMap; 2],
     /// The planes, or the panel of B.
     copy: Piece<T::Acc>,
@@ -87,7 +87,7 @@ struct GemmTask<'a, 'io, T: Element> {
     group: usize,
     panels: Range<usize>,
     map: &'a StoreMap,
-    /// The element of Y that row 0 of the group and the slab's first column go to.
+    /// The element of Y that row 0 of the group and the chunk's first column go to.
     at: usize,
 }
 
@@ -144,7 +144,7 @@ impl<T: Element> Gemm<T> {
     }
 
     /// Multiplies the input channels `channels` by rows of `x`, a tile's width at a time. `x` begins with
-    /// the first channel and the slab's first position, of which the image has `positions` more.
+    /// the first channel and the chunk's first position, of which the image has `positions` more.
     fn multiply_rows(
         &self,
         task: &GemmTask<'_, '_, T>,
@@ -211,7 +211,7 @@ impl<T: Element> Lowering<T> for Gemm<T> {
         }
     }
 
-    /// One share of the panels, for one slab of one group of one image.
+    /// One share of the panels, for one chunk of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group, columns, panels } = self.blocking.split.part(task);
@@ -235,7 +235,7 @@ impl<T: Element> Lowering<T> for Gemm<T> {
             match &self.source {
                 GemmSource::Planes(source) => {
                     let planes = &mut copy[..block.len() * source.planes.channel_len];
-                    source.planes.fill(self.isa, &source.planes.slab(columns), &x[first * input..], planes);
+                    source.planes.fill(self.isa, &source.planes.chunk(columns), &x[first * input..], planes);
                     self.multiply_planes(&task, source, block, copy, sums);
                 }
                 GemmSource::Rows(source) => {

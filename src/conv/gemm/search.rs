@@ -1,4 +1,4 @@
-//! How the product is cut: tiles, slabs of positions, shares of the panels, blocks of K.
+//! How the product is cut: tiles, chunks of positions, shares of the panels, blocks of K.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use super::source::{RowReading, SourcePlan, cropped, live_runs};
 use crate::conv::contract::Request;
 use crate::conv::layout::WeightLayout;
 use crate::conv::macro_kernel::{FEW_STEPS, SpatialTiles, lanes};
-use crate::conv::planes::{self, PER_THREAD, PlaneSizes, SlabLimits};
+use crate::conv::planes::{self, ChunkLimits, PER_THREAD, PlaneSizes};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
 use crate::conv::view;
 use crate::element::Element;
@@ -63,7 +63,7 @@ pub(super) struct GemmBlocking {
     pub(super) packed_block: usize,
     /// Parts of K whose sums are kept in between: runs of taps of all blocks.
     pub(super) k_parts: usize,
-    /// Vectors of columns of a full slab.
+    /// Vectors of columns of a full chunk.
     pub(super) vectors: usize,
     pub(super) split: GemmSplit,
 }
@@ -98,7 +98,7 @@ impl<A: Real> GemmChoice<A> {
 /// The search for the best cut.
 struct GemmSearch<'a, T: Element> {
     request: &'a Request<'a, T>,
-    /// Bytes that the copy and the sums of a slab should not exceed.
+    /// Bytes that the copy and the sums of a chunk should not exceed.
     most_bytes: usize,
 }
 
@@ -121,7 +121,7 @@ impl<T: Element> GemmSearch<'_, T> {
             geometry.input_len() as f64 * size_of::<T>() as f64
         };
         let reading = read / machine.l3_bytes_per_cycle;
-        machine.together(own, Work::of(Kind::Fetches, reading)).cycles()
+        machine.overlapped(own, Work::of(Kind::Fetches, reading)).cycles()
     }
 
     /// Vectors of columns of an image, if they are not cut.
@@ -151,31 +151,31 @@ impl<T: Element> GemmSearch<'_, T> {
     }
 
     /// What all tasks take. Arithmetic on the source takes `factor` times as long as on packed panels, and
-    /// a slab copies as `copies` says.
+    /// a chunk copies as `copies` says.
     fn work(&self, blocking: &GemmBlocking, tiles: &SpatialTiles<T::Acc>, factor: f64, copies: Work) -> Work {
         let Request { geometry, machine, .. } = *self.request;
         let GemmBlocking { vectors, k_parts, split, .. } = *blocking;
         let (rows, steps) =
             (geometry.out_channels_per_group(), cropped(geometry).kernel_volume() * geometry.in_channels_per_group());
         let kept = k_parts.saturating_sub(1) as f64 * (rows * vectors) as f64;
-        let of_slab = tiles.work(machine, vectors, steps) * factor
+        let of_chunk = tiles.work(machine, vectors, steps) * factor
             + tiles.finish_work(machine, vectors, k_parts)
             + machine.work(Item::KeptVectors, kept)
             + copies * split.shares as f64
             + machine.work(Item::Tasks, 1.0);
-        of_slab * (split.images * split.groups * split.columns) as f64
+        of_chunk * (split.images * split.groups * split.columns) as f64
     }
 
-    /// Cuts for a source of padded planes: with slabs for several tasks of each thread, and for one.
+    /// Cuts for a source of padded planes: with chunks for several tasks of each thread, and for one.
     fn of_planes(&self) -> Result<Vec<GemmChoice<T::Acc>>, String> {
-        let first = self.of_slabs(PER_THREAD[0])?;
-        let others = if self.request.threads > 1 { self.of_slabs(PER_THREAD[1]).ok() } else { None };
+        let first = self.of_chunks(PER_THREAD[0])?;
+        let others = if self.request.threads > 1 { self.of_chunks(PER_THREAD[1]).ok() } else { None };
         Ok([first].into_iter().chain(others).collect())
     }
 
-    /// Slabs of planes for `per_thread` tasks of each thread, unless they would be too small. Where there
-    /// are too few slabs to keep the threads busy, the panels are shared out, too.
-    fn of_slabs(&self, per_thread: usize) -> Result<GemmChoice<T::Acc>, String> {
+    /// Chunks of planes for `per_thread` tasks of each thread, unless they would be too small. Where there
+    /// are too few chunks to keep the threads busy, the panels are shared out, too.
+    fn of_chunks(&self, per_thread: usize) -> Result<GemmChoice<T::Acc>, String> {
         let Request { geometry, machine, threads, .. } = *self.request;
         let (rows, channels, taps) =
             (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.kernel_volume());
@@ -184,7 +184,7 @@ impl<T: Element> GemmSearch<'_, T> {
         let (k_blocks, value_bytes) = (channels.div_ceil(block), size_of::<T::Acc>());
         let k_parts = k_blocks.max(1) * live_runs(&geometry.axes);
         let a_bytes = (rows * block * taps).saturating_mul(value_bytes);
-        let limits = SlabLimits {
+        let limits = ChunkLimits {
             images: geometry.batch * geometry.group,
             block,
             budget_bytes: planes::budget_beside(machine, a_bytes).min(self.most_bytes),
@@ -199,7 +199,7 @@ impl<T: Element> GemmSearch<'_, T> {
         // Whether taps are shifts of one another's views, and there are more steps than stores hide.
         let is_shifted = channels * taps > FEW_STEPS && view::is_shifted(&axes);
         let tiles = self.tiles(vectors, |kernel| machine.shifted_views(kernel.mr(), is_shifted))?;
-        let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.slabs, tiles.panels.count());
+        let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.chunks, tiles.panels.count());
         let shares = if threads == 1 { 1 } else { threads.div_ceil(images * groups * columns).clamp(1, panels.max(1)) };
         let split = GemmSplit { images, groups, columns, panels, shares };
         let packed_block = if taps == 1 { channels } else { block };
@@ -210,7 +210,7 @@ impl<T: Element> GemmSearch<'_, T> {
         Ok(GemmChoice { blocking, tiles, work })
     }
 
-    /// What a slab of planes takes to fill.
+    /// What a chunk of planes takes to fill.
     fn plane_copies(&self, sizes: &PlaneSizes, k_blocks: usize) -> Work {
         let Request { geometry, machine, .. } = *self.request;
         // The place of a row of planes is found once for all channels of a block.
@@ -247,9 +247,10 @@ impl<T: Element> GemmSearch<'_, T> {
         let of_task = (vectors * images).div_ceil(if threads == 1 { 1 } else { TASKS_PER_THREAD * threads });
         let most_tiles = self.most_vectors(&tiles, 1).min(of_task).div_ceil(widest);
         let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, threads) * widest;
-        let slabs = images * vectors.div_ceil(task_vectors);
-        let shares = if threads == 1 { 1 } else { (2 * threads).div_ceil(slabs).clamp(1, tiles.panels.count().max(1)) };
-        self.of_row_slabs(block, tiles, task_vectors, shares)
+        let chunks = images * vectors.div_ceil(task_vectors);
+        let shares =
+            if threads == 1 { 1 } else { (2 * threads).div_ceil(chunks).clamp(1, tiles.panels.count().max(1)) };
+        self.of_row_chunks(block, tiles, task_vectors, shares)
     }
 
     /// Each thread has a share of the panels, for as many columns as the sums of a task allow. So
@@ -258,11 +259,11 @@ impl<T: Element> GemmSearch<'_, T> {
     fn of_panels(&self, block: usize, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
         let (shares, widest) = (self.request.threads, tiles.widest());
         let most_tiles = self.most_vectors(&tiles, shares).min(self.vectors()).div_ceil(widest);
-        self.of_row_slabs(block, tiles, most_tiles.max(1) * widest, shares)
+        self.of_row_chunks(block, tiles, most_tiles.max(1) * widest, shares)
     }
 
-    /// Slabs of `task_vectors` vectors of columns, and panels in `shares` shares.
-    fn of_row_slabs(
+    /// Chunks of `task_vectors` vectors of columns, and panels in `shares` shares.
+    fn of_row_chunks(
         &self,
         block: usize,
         tiles: SpatialTiles<T::Acc>,
@@ -280,7 +281,7 @@ impl<T: Element> GemmSearch<'_, T> {
             GemmBlocking { source, block, k_blocks, packed_block: channels, k_parts: k_blocks, vectors, split };
         // As f64: hostile sizes may exceed usize.
         let packed = if reading == RowReading::Packed { channels as f64 * (vectors * tiles.lanes) as f64 } else { 0.0 };
-        // The last slab counts as the part of a full one that it has.
+        // The last chunk counts as the part of a full one that it has.
         let part = self.vectors() as f64 / (vectors * columns) as f64;
         let work = self.work(&blocking, &tiles, 1.0, machine.work(Item::PackedElements, packed)) * part;
         GemmChoice { blocking, tiles, work }

@@ -8,7 +8,7 @@ use core::ops::Range;
 use convoke_kernels::{Isa, Prefetch, Real, RowOffsets, StoreMap, stream};
 
 use crate::conv::macro_kernel::SpatialTiles;
-use crate::conv::planes::{PaddedPlanes, PlaneSizes, SlabCut};
+use crate::conv::planes::{ChunkCut, PaddedPlanes, PlaneSizes};
 use crate::element::Element;
 use crate::{Axis, Geometry};
 
@@ -16,8 +16,8 @@ use crate::{Axis, Geometry};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum SourcePlan {
     /// Shifted views of padded planes.
-    Planes(SlabCut, PlaneSizes),
-    /// Rows of X, in slabs of so many positions.
+    Planes(ChunkCut, PlaneSizes),
+    /// Rows of X, in chunks of so many positions.
     Rows(RowReading, usize),
 }
 
@@ -71,12 +71,12 @@ impl GemmSource {
     pub(super) fn new<A: Real>(plan: SourcePlan, block: usize, geometry: &Geometry, tiles: &SpatialTiles<A>) -> Self {
         match plan {
             SourcePlan::Planes(cut, _) => Self::Planes(Box::new(SourcePlanes::new(block, geometry, cut))),
-            SourcePlan::Rows(reading, slab) => {
+            SourcePlan::Rows(reading, chunk) => {
                 let positions = geometry.input_spatial();
                 let row = |k: usize| u32::try_from(k * positions).expect("the search checks the offsets");
                 Self::Rows(SourceRows {
                     reading,
-                    slab,
+                    chunk,
                     positions,
                     in_place: RowOffsets::new((0..block).map(row).collect()),
                     packed: RowOffsets::packed(block, tiles.widest() * tiles.lanes),
@@ -85,30 +85,30 @@ impl GemmSource {
         }
     }
 
-    /// The output positions of slab number `slab`, which are neighbours.
-    pub(super) fn positions(&self, slab: usize) -> Range<usize> {
+    /// The output positions of chunk number `chunk`, which are neighbours.
+    pub(super) fn positions(&self, chunk: usize) -> Range<usize> {
         match self {
-            Self::Planes(source) => source.planes.positions(slab),
-            Self::Rows(source) => slab * source.slab..((slab + 1) * source.slab).min(source.positions),
+            Self::Planes(source) => source.planes.positions(chunk),
+            Self::Rows(source) => chunk * source.chunk..((chunk + 1) * source.chunk).min(source.positions),
         }
     }
 
-    /// Whether a slab is the last one along the slabs' axis, which may be smaller.
-    pub(super) fn is_edge(&self, slab: usize) -> bool {
+    /// Whether a chunk is the last one along the chunks' axis, which may be smaller.
+    pub(super) fn is_edge(&self, chunk: usize) -> bool {
         match self {
-            Self::Planes(source) => !source.planes.is_full(&source.planes.slab(slab)),
-            Self::Rows(source) => (slab + 1) * source.slab >= source.positions,
+            Self::Planes(source) => !source.planes.is_full(&source.planes.chunk(chunk)),
+            Self::Rows(source) => (chunk + 1) * source.chunk >= source.positions,
         }
     }
 
-    /// Where the columns go in vectors of `lanes`: those of a full slab, and those of the last one along the
-    /// slabs' axis.
+    /// Where the columns go in vectors of `lanes`: those of a full chunk, and those of the last one along the
+    /// chunks' axis.
     pub(super) fn maps(&self, lanes: usize) -> [StoreMap; 2] {
         match self {
             Self::Planes(source) => source.extents.map(|extent| source.planes.map(extent, lanes)),
             Self::Rows(source) => {
-                let last = source.positions - (source.positions - 1) / source.slab * source.slab;
-                [source.slab.min(source.positions), last].map(|positions| StoreMap::contiguous(positions, lanes))
+                let last = source.positions - (source.positions - 1) / source.chunk * source.chunk;
+                [source.chunk.min(source.positions), last].map(|positions| StoreMap::contiguous(positions, lanes))
             }
         }
     }
@@ -119,7 +119,7 @@ pub(super) struct SourcePlanes {
     pub(super) planes: PaddedPlanes,
     /// The taps that meet X at some output, as runs of neighbours in the packed weights.
     pub(super) taps: Vec<Range<usize>>,
-    /// Positions of a full slab along the slabs' axis, and of the last one.
+    /// Positions of a full chunk along the chunks' axis, and of the last one.
     extents: [usize; 2],
     /// The row offsets of a full block of K, and of the last one, and the channels of a full block.
     koff: [RowOffsets; 2],
@@ -127,7 +127,7 @@ pub(super) struct SourcePlanes {
 }
 
 impl SourcePlanes {
-    fn new(block: usize, geometry: &Geometry, cut: SlabCut) -> Self {
+    fn new(block: usize, geometry: &Geometry, cut: ChunkCut) -> Self {
         let planes = PaddedPlanes::new(&cropped(geometry), cut);
         let channels = geometry.in_channels_per_group();
         let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
@@ -183,8 +183,8 @@ pub(super) fn live_runs(axes: &[Axis]) -> usize {
 /// Rows of X, for a 1x1 kernel.
 pub(super) struct SourceRows {
     reading: RowReading,
-    /// Positions of a slab, and of the image.
-    slab: usize,
+    /// Positions of a chunk, and of the image.
+    chunk: usize,
     positions: usize,
     /// The row offsets of a block of K, in X and in a packed panel.
     pub(super) in_place: RowOffsets,
@@ -192,7 +192,7 @@ pub(super) struct SourceRows {
 }
 
 impl SourceRows {
-    /// Whether the rows of a slab are read in place. `x` begins with the slab.
+    /// Whether the rows of a chunk are read in place. `x` begins with the chunk.
     pub(super) fn reads_in_place<T>(&self, x: &[T]) -> bool {
         match self.reading {
             RowReading::Packed => false,

@@ -11,7 +11,7 @@ use super::tiles::PhaseTiles;
 use crate::Geometry;
 use crate::conv::contract::{Io, Lowering, Request};
 use crate::conv::macro_kernel::a_block_bytes;
-use crate::conv::planes::{PaddedPlanes, Slab};
+use crate::conv::planes::{OutputChunk, PaddedPlanes};
 use crate::conv::shares::Part;
 use crate::conv::store::Finish;
 use crate::conv::view::OutputPhases;
@@ -33,7 +33,7 @@ pub(super) struct Transposed<T: Element> {
     /// The rows of B of phases without taps: none.
     pub(super) no_rows: RowOffsets,
     pub(super) planes: PaddedPlanes,
-    /// The column where each row of positions of a slab begins.
+    /// The column where each row of positions of a chunk begins.
     pub(super) row_columns: Vec<usize>,
     pub(super) tiles: PhaseTiles<T::Acc>,
     pub(super) interleave: &'static InterleaveKernel<T::Acc>,
@@ -47,19 +47,19 @@ pub(super) struct Transposed<T: Element> {
     scratch: PhaseScratch<T::Acc>,
 }
 
-/// One phase of the outer axes, for one slab of one group of one image: what its panels and
-/// strips share.
-pub(super) struct SlabPhase<'t, A> {
+/// One phase of the outer axes, for one chunk of one group of one image: what its panels and
+/// column tiles share.
+pub(super) struct ChunkPhase<'t, A> {
     pub(super) image: usize,
     pub(super) group: usize,
     pub(super) outer: &'t OuterPhase,
-    /// The positions of the slab along the last axis.
+    /// The positions of the chunk along the last axis.
     pub(super) along: Range<usize>,
-    /// Where each row of the slab goes in a channel of Y. None if padding crops it.
+    /// Where each row of the chunk goes in a channel of Y. None if padding crops it.
     pub(super) places: &'t [usize],
     /// The planes of the group.
     pub(super) planes: &'t [A],
-    /// Vectors of columns of the slab.
+    /// Vectors of columns of the chunk.
     pub(super) vectors: usize,
 }
 
@@ -116,15 +116,15 @@ impl<T: Element> Transposed<T> {
         outer.taps[t / taps.len()] * along.axis.kernel + taps[t % taps.len()].k
     }
 
-    /// Where the outputs of a row of a slab begin in a channel of Y, for phase `r` of the axes before the
+    /// Where the outputs of a row of a chunk begin in a channel of Y, for phase `r` of the axes before the
     /// last. None if padding crops the row.
-    fn place(&self, slab: &Slab, r: &[usize], mut row: usize) -> Option<usize> {
+    fn place(&self, chunk: &OutputChunk, r: &[usize], mut row: usize) -> Option<usize> {
         let (mut at, mut step) = (0, self.phases[r.len()].axis.output);
         for (i, r) in r.iter().enumerate().rev() {
-            let positions = self.planes.range(slab, i);
+            let positions = self.planes.range(chunk, i);
             // The row is the position on the axis that is cut, of which there is one on the axes before.
-            let position = if i > slab.axis { row % positions.len() } else { row };
-            row = if i > slab.axis { row / positions.len() } else { 0 };
+            let position = if i > chunk.axis { row % positions.len() } else { row };
+            row = if i > chunk.axis { row / positions.len() } else { 0 };
             at += step * self.phases[i].output(positions.start + position, *r)?;
             step *= self.phases[i].axis.output;
         }
@@ -137,15 +137,15 @@ impl<T: Element> Split for Transposed<T> {
         self.split.tasks.tasks()
     }
 
-    /// Along each axis, a task writes all phases of the slab's positions. They are neighbours.
+    /// Along each axis, a task writes all phases of the chunk's positions. They are neighbours.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.split.tasks.part(task);
-        let slab = self.planes.slab(part.columns);
+        let chunk = self.planes.chunk(part.columns);
         let (rows, panels) = (self.geometry.out_channels_per_group(), self.tiles.panels.rows(&part.panels));
         for group in self.split.groups(part.group) {
             let channels = group * rows + panels.start..group * rows + panels.end;
             let span = |axis: usize| {
-                let (phases, positions) = (&self.phases[axis], self.planes.range(&slab, axis));
+                let (phases, positions) = (&self.phases[axis], self.planes.range(&chunk, axis));
                 let outputs = phases.first_output(positions.start)..phases.first_output(positions.end);
                 Span::new(outputs, phases.axis.output)
             };
@@ -178,7 +178,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         }
     }
 
-    /// Computes one share of the panels, for one slab of one batch of groups of one image.
+    /// Computes one share of the panels, for one chunk of one batch of groups of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group: batch, columns, panels } = self.split.tasks.part(task);
@@ -186,27 +186,27 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let mut arena = Arena::new(scratch);
         let planes = arena.get(self.scratch.planes);
         let mut sums = PhaseSums { sums: arena.get(self.scratch.sums), outputs: arena.get(self.scratch.outputs) };
-        let slab = self.planes.slab(columns);
-        let rows = self.planes.rows_of(slab.extent);
+        let chunk = self.planes.chunk(columns);
+        let rows = self.planes.rows_of(chunk.extent);
         let places = &mut arena.get(self.scratch.places)[..rows];
 
         let store = self.finish.store(io);
         let channels = geometry.in_channels_per_group();
         let x = &io.x[geometry.input_offset(image, groups.start * channels, 0)..];
         let group_len = channels * self.planes.channel_len;
-        self.planes.fill(self.isa, &slab, x, &mut planes[..groups.len() * group_len]);
-        let along = self.planes.range(&slab, self.phases.len() - 1);
+        self.planes.fill(self.isa, &chunk, x, &mut planes[..groups.len() * group_len]);
+        let along = self.planes.range(&chunk, self.phases.len() - 1);
         let vectors = (self.row_columns[rows - 1] + along.len()).div_ceil(self.tiles.lanes);
         for outer in &self.outers {
             for (row, place) in places.iter_mut().enumerate() {
-                *place = self.place(&slab, &outer.r, row).unwrap_or(Self::CROPPED);
+                *place = self.place(&chunk, &outer.r, row).unwrap_or(Self::CROPPED);
             }
             if places.iter().all(|place| *place == Self::CROPPED) {
                 continue;
             }
             for group in groups.clone() {
                 let planes = &planes[(group - groups.start) * group_len..];
-                let here = SlabPhase { image, group, outer, along: along.clone(), places, planes, vectors };
+                let here = ChunkPhase { image, group, outer, along: along.clone(), places, planes, vectors };
                 self.store_phase(&store, &here, panels.clone(), &mut sums);
             }
         }

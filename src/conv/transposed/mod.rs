@@ -7,15 +7,15 @@
 //! multiple of the stride. K is in blocks of channels; a block is ordered by 16 channels, then
 //! taps, then channels.
 //!
-//! A tile has all phases of the last axis for a panel of channels and a strip of positions. Its
+//! A tile has all phases of the last axis for a panel of channels and the columns of one call. Its
 //! sums are interleaved into Y, so that each element of Y is written once. The sums come from
 //! scratch that stays in the L1 cache, or straight from registers. If K has several blocks, the
 //! sums of a panel are kept between them. Depthwise layers do without tiles: a kernel sums and
 //! interleaves all phases of one channel. See [`plan::PhaseMode`].
 //!
 //! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if
-//! the planes of a slab fit 32 MiB. Scratch of a task: the padded planes of all channels for one
-//! slab of the positions, the sums of one panel, and outputs that kernels cannot store into Y.
+//! the planes of a chunk fit 32 MiB. Scratch of a task: the padded planes of all channels for one
+//! chunk of the positions, the sums of one panel, and outputs that kernels cannot store into Y.
 
 mod lowering;
 mod passes;
@@ -80,7 +80,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         kernel,
         details: alloc::format!(
             "{kernel}, {plan}, {} of {}, weights in {}",
-            Count(plan.sizes.slabs, "slab"),
+            Count(plan.sizes.chunks, "chunk"),
             Count(plan.sizes.columns, "column"),
             Count(split.tasks.shares, "part")
         ),

@@ -14,7 +14,7 @@ use super::tiles::{self, PhaseProducts, PhaseTiles};
 use crate::conv::contract::Request;
 use crate::conv::layout::WeightLayout;
 use crate::conv::planes::{
-    MOST_BYTES, PER_THREAD, PlaneSizes, SlabCut, SlabLimits, positions_on, slab_bytes, too_large,
+    ChunkCut, ChunkLimits, MOST_BYTES, PER_THREAD, PlaneSizes, chunk_bytes, positions_on, too_large,
 };
 use crate::conv::shares::{GemmSplit, TASKS_PER_THREAD};
 use crate::conv::store::Finish;
@@ -25,7 +25,7 @@ use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// The most vectors of a strip whose pairs are stored: a list of their places is on the stack.
+/// The most vectors of a column tile whose pairs are stored: a list of their places is on the stack.
 pub(super) const MOST_PAIRED_VECTORS: usize = 16;
 /// The most groups of a task: more of them gain nothing.
 const MOST_TASK_GROUPS: usize = 16;
@@ -42,10 +42,10 @@ pub(super) enum PhaseMode {
     /// from there. There are no tiles, and K is one block.
     Summed,
     /// The sums of tiles go to scratch, and are interleaved from there: a tile's before the next tile is
-    /// computed, or those of a panel for a whole slab if K has several blocks.
+    /// computed, or those of a panel for a whole chunk if K has several blocks.
     Interleaved,
     /// A tile has both phases of a stride of 2. A kernel interleaves them from registers, as
-    /// pairs. K is one block. Some sums are interleaved from scratch all the same: those of strips with
+    /// pairs. K is one block. Some sums are interleaved from scratch all the same: those of column tiles with
     /// a vector that spans two rows of Y or is cropped, and all of a run with a residual.
     Paired,
 }
@@ -55,9 +55,9 @@ pub(super) struct PhasePlan<A: Real> {
     /// The phases of each axis.
     pub(super) phases: Vec<OutputPhases>,
     pub(super) slots: PhaseSlots,
-    pub(super) cut: SlabCut,
+    pub(super) cut: ChunkCut,
     pub(super) sizes: PlaneSizes,
-    /// Rows of positions of a slab.
+    /// Rows of positions of a chunk.
     pub(super) rows: usize,
     pub(super) tiles: PhaseTiles<A>,
     pub(super) mode: PhaseMode,
@@ -168,21 +168,21 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
             (tiles, mode, products)
         };
         let positions = |i: usize| positions_on(&self.convs, cut, i);
-        let slabs: f64 = (0..self.convs.len()).map(|i| self.convs[i].output as f64 / positions(i) as f64).product();
-        let work = self.slab_work(&sizes, mode, products) * ((geometry.batch * geometry.group) as f64 * slabs);
+        let chunks: f64 = (0..self.convs.len()).map(|i| self.convs[i].output as f64 / positions(i) as f64).product();
+        let work = self.chunk_work(&sizes, mode, products) * ((geometry.batch * geometry.group) as f64 * chunks);
         let rows = (0..self.convs.len() - 1).map(positions).product();
         let Self { phases, slots, k_blocks, .. } = self;
         Some(PhasePlan { phases, slots, cut, sizes, rows, tiles, mode, k_blocks, work })
     }
 
-    /// The slabs, whose planes have all channels. None if they are too large.
-    fn cut(&self, most_bytes: usize) -> Option<(SlabCut, PlaneSizes)> {
+    /// The chunks, whose planes have all channels. None if they are too large.
+    fn cut(&self, most_bytes: usize) -> Option<(ChunkCut, PlaneSizes)> {
         let Request { geometry, machine, threads, .. } = *self.request;
         let kept_rows = if self.k_blocks > 1 { tiles::TILE_ROWS.max(self.slots.with_taps) } else { 0 };
-        let limits = SlabLimits {
+        let limits = ChunkLimits {
             images: geometry.batch * geometry.group,
             block: geometry.in_channels_per_group(),
-            budget_bytes: slab_bytes(machine).min(most_bytes),
+            budget_bytes: chunk_bytes(machine).min(most_bytes),
             value_bytes: size_of::<T::Acc>(),
             threads,
             per_thread: PER_THREAD[0],
@@ -197,17 +197,17 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         channels == (1, 1) && stride.is_power_of_two() && stride <= MOST_SUMS
     }
 
-    /// Vectors of columns of a slab.
+    /// Vectors of columns of a chunk.
     fn vectors(&self, sizes: &PlaneSizes) -> usize {
         sizes.columns.div_ceil(crate::conv::macro_kernel::lanes::<T::Acc>(self.request.isa()))
     }
 
-    /// What a slab takes. Its tiles take `products`.
-    fn slab_work(&self, sizes: &PlaneSizes, mode: PhaseMode, products: Work) -> Work {
+    /// What a chunk takes. Its tiles take `products`.
+    fn chunk_work(&self, sizes: &PlaneSizes, mode: PhaseMode, products: Work) -> Work {
         let (geometry, machine) = (self.request.geometry, self.request.machine);
         let channels = geometry.in_channels_per_group();
         let strides = self.phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
-        // Vectors of outputs of a slab.
+        // Vectors of outputs of a chunk.
         let outputs = self.products.rows as f64 * strides * self.vectors(sizes) as f64;
         let sums = if mode == PhaseMode::Summed {
             let taps = geometry.kernel_volume() as f64 / strides;
@@ -217,7 +217,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
                 + machine.work(Item::InterleavedVectors, outputs)
                 + machine.work(Item::KeptVectors, outputs * (self.k_blocks - 1) as f64);
             let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
-            machine.together(tiles, machine.fetch_weights(bytes / geometry.group as f64, bytes))
+            machine.overlapped(tiles, machine.fetch_weights(bytes / geometry.group as f64, bytes))
         };
         sums + machine.work(Item::PlaneElements, (channels * sizes.channel_len) as f64) + machine.work(Item::Tasks, 1.0)
     }
@@ -235,11 +235,11 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
 /// How Y is split into tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PhaseSplit {
-    /// The groups of the layer, and the groups of a batch. What is prepared for a slab serves all
+    /// The groups of the layer, and the groups of a batch. What is prepared for a chunk serves all
     /// groups of the batch.
     groups: usize,
     batch: usize,
-    /// Its groups are the batches, and its columns the slabs.
+    /// Its groups are the batches, and its columns the chunks.
     pub(super) tasks: GemmSplit,
 }
 
@@ -248,14 +248,14 @@ impl PhaseSplit {
     /// `most_bytes`.
     pub(super) fn new<T: Element>(request: &Request<'_, T>, plan: &PhasePlan<T::Acc>, most_bytes: usize) -> Self {
         let Request { geometry, machine, threads, .. } = *request;
-        let (panels, slabs) = (plan.tiles.panels.count(), plan.sizes.slabs);
-        let in_all = geometry.batch * geometry.group * slabs;
+        let (panels, chunks) = (plan.tiles.panels.count(), plan.sizes.chunks);
+        let in_all = geometry.batch * geometry.group * chunks;
         let shares = if threads == 1 { 1 } else { threads.div_ceil(in_all).clamp(1, panels) };
         let fitting = group_plane_bytes(machine).min(most_bytes) / (plan.sizes.channel_len * size_of::<T::Acc>());
         let most = if plan.mode == PhaseMode::Summed { fitting.clamp(1, MOST_TASK_GROUPS) } else { 1 };
         let batch = most.min(geometry.group.div_ceil(TASKS_PER_THREAD * threads)).max(1);
         let groups = geometry.group.div_ceil(batch);
-        let tasks = GemmSplit { images: geometry.batch, groups, columns: slabs, panels, shares };
+        let tasks = GemmSplit { images: geometry.batch, groups, columns: chunks, panels, shares };
         Self { groups: geometry.group, batch, tasks }
     }
 
@@ -273,11 +273,11 @@ const STAGED_ELEMENTS: usize = 4096;
 pub(super) struct PhaseScratch<A> {
     /// The planes of a batch of groups. Kernels read some vectors beyond them.
     pub(super) planes: Piece<A>,
-    /// The sums of a panel, for a tile or for a whole slab.
+    /// The sums of a panel, for a tile or for a whole chunk.
     pub(super) sums: Piece<A>,
     /// Outputs of some channels before they are stored, if kernels do not store into Y.
     pub(super) outputs: Piece<A>,
-    /// For each row of the slab, where its outputs go.
+    /// For each row of the chunk, where its outputs go.
     pub(super) places: Piece<usize>,
 }
 

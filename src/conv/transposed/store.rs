@@ -1,37 +1,37 @@
-//! The loops over panels of channels and strips of columns, and the ways of sums into Y.
+//! The loops over panels of channels and column tiles, and the ways of sums into Y.
 
 use core::ops::Range;
 
 use convoke_kernels::interleave::{MOST_SUMS, OutputRun, PhaseRows, Sum};
 use convoke_kernels::{Dest, Epilogue, Prefetch, Real};
 
-use super::lowering::{PhaseSums, SlabPhase, Transposed};
+use super::lowering::{ChunkPhase, PhaseSums, Transposed};
 use super::plan::{MOST_PAIRED_VECTORS, PhaseMode};
 use crate::conv::contract::Io;
 use crate::conv::store::OutputStore;
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// The most runs of outputs that one call stores, of a strip and of a slab: a list of them is on the
+/// The most runs of outputs that one call stores, of a column tile and of a chunk: a list of them is on the
 /// stack.
-const STRIP_RUNS: usize = 8;
-const SLAB_RUNS: usize = 32;
+const TILE_RUNS: usize = 8;
+const CHUNK_RUNS: usize = 32;
 
-/// A strip of a slab's columns, as wide as a tile. It is changed in place and never moved, for the same
-/// reason as [`PhasePanel`] has no slices.
+/// The columns of a chunk that one call multiplies. It is changed in place and never moved, for the
+/// same reason as [`PhasePanel`] has no slices.
 #[derive(Default)]
-struct PhaseStrip {
+struct ColumnTile {
     vectors: Range<usize>,
-    /// The strip's runs of outputs are the first `count` of the list. The strip may have more of
-    /// them, from row `row` of the slab on, if the list is full.
-    runs: [OutputRun; STRIP_RUNS],
+    /// The column tile's runs of outputs are the first `count` of the list. The column tile may have more of
+    /// them, from row `row` of the chunk on, if the list is full.
+    runs: [OutputRun; TILE_RUNS],
     count: usize,
     row: usize,
     /// Where the pairs of each vector go in a channel of Y. Valid if pairs are stored.
     places: [usize; MOST_PAIRED_VECTORS],
 }
 
-impl PhaseStrip {
+impl ColumnTile {
     fn runs(&self) -> &[OutputRun] {
         &self.runs[..self.count]
     }
@@ -79,12 +79,12 @@ impl<T: Element> Transposed<T> {
 
     /// Computes some panels for one phase, and stores them.
     ///
-    /// Pairs are stored strip by strip if the panels stay in the L2 cache: the rows of B of a strip then stay
-    /// in the L1 cache. Otherwise the rows of all channels of Y would compete for cache sets.
+    /// Pairs are stored by column tiles if the panels stay in the L2 cache: the rows of B of a column tile
+    /// then stay in the L1 cache. Otherwise the rows of all channels of Y would compete for cache sets.
     pub(super) fn store_phase(
         &self,
         store: &OutputStore<'_, '_, T>,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         panels: Range<usize>,
         sums: &mut PhaseSums<'_, T::Acc>,
     ) {
@@ -92,29 +92,29 @@ impl<T: Element> Transposed<T> {
             return self.sum_channel(store, here, &self.panel(here, 0, 1), sums.outputs);
         }
         let is_paired = self.mode == PhaseMode::Paired && store.pairs().is_some();
-        let together = if is_paired && self.is_near { panels.len().max(1) } else { 1 };
-        let mut strip = PhaseStrip::default();
-        for first in panels.clone().step_by(together) {
-            let part = first..(first + together).min(panels.end);
+        let at_once = if is_paired && self.is_near { panels.len().max(1) } else { 1 };
+        let mut column_tile = ColumnTile::default();
+        for first in panels.clone().step_by(at_once) {
+            let part = first..(first + at_once).min(panels.end);
             if self.k_blocks > 1 {
                 self.multiply(store.io, here, &self.panel(here, first, panels.end), 0..here.vectors, sums.sums);
             }
             let mut vector = 0;
             while vector < here.vectors {
                 let nrv = self.tiles.width(here.vectors - vector)[0].nrv();
-                self.set_strip(here, vector..vector + nrv, &mut strip);
+                self.set_column_tile(here, vector..vector + nrv, &mut column_tile);
                 vector += nrv;
-                if is_paired && strip.find_pairs(self.tiles.lanes) {
-                    self.store_pairs(store, here, (part.clone(), panels.end), &strip, sums.sums);
+                if is_paired && column_tile.find_pairs(self.tiles.lanes) {
+                    self.store_pairs(store, here, (part.clone(), panels.end), &column_tile, sums.sums);
                     continue;
                 }
                 for p in part.clone() {
                     let panel = self.panel(here, p, panels.end);
                     if self.k_blocks == 1 {
-                        self.prefetch(store, &panel, strip.runs());
-                        self.multiply(store.io, here, &panel, strip.vectors.clone(), sums.sums);
+                        self.prefetch(store, &panel, column_tile.runs());
+                        self.multiply(store.io, here, &panel, column_tile.vectors.clone(), sums.sums);
                     }
-                    self.interleave(store, here, &panel, &strip, sums);
+                    self.interleave(store, here, &panel, &column_tile, sums);
                 }
             }
         }
@@ -129,7 +129,7 @@ impl<T: Element> Transposed<T> {
     }
 
     /// Panel `p` of a group, where the panels of the task end with `end`.
-    fn panel(&self, here: &SlabPhase<'_, T::Acc>, p: usize, end: usize) -> PhasePanel {
+    fn panel(&self, here: &ChunkPhase<'_, T::Acc>, p: usize, end: usize) -> PhasePanel {
         let channel = here.group * self.geometry.out_channels_per_group() + self.tiles.panels.start(p);
         let at = self.geometry.output_offset(here.image, channel, 0);
         PhasePanel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < end, at }
@@ -139,37 +139,37 @@ impl<T: Element> Transposed<T> {
         vectors.start * self.tiles.lanes..vectors.end * self.tiles.lanes
     }
 
-    /// Sets `strip` to some vectors of the slab.
-    fn set_strip(&self, here: &SlabPhase<'_, T::Acc>, vectors: Range<usize>, strip: &mut PhaseStrip) {
+    /// Sets `column_tile` to some vectors of the chunk.
+    fn set_column_tile(&self, here: &ChunkPhase<'_, T::Acc>, vectors: Range<usize>, column_tile: &mut ColumnTile) {
         let columns = self.columns_of(&vectors);
         let begins = &self.row_columns[..here.places.len()];
         let row = begins.partition_point(|begin| begin + here.along.len() <= columns.start);
-        (strip.count, strip.row) = self.runs(here, &columns, row, &mut strip.runs);
-        strip.vectors = vectors;
+        (column_tile.count, column_tile.row) = self.runs(here, &columns, row, &mut column_tile.runs);
+        column_tile.vectors = vectors;
     }
 
-    /// Calls `store` with the runs of outputs of some columns of a slab, from row `row` of the slab on,
+    /// Calls `store` with the runs of outputs of some columns of a chunk, from row `row` of the chunk on,
     /// some at a time.
     fn for_each_runs(
         &self,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         columns: &Range<usize>,
         mut row: usize,
         mut store: impl FnMut(&[OutputRun]),
     ) {
-        let mut runs = [OutputRun::default(); SLAB_RUNS];
-        let mut count = SLAB_RUNS;
-        while count == SLAB_RUNS {
+        let mut runs = [OutputRun::default(); CHUNK_RUNS];
+        let mut count = CHUNK_RUNS;
+        while count == CHUNK_RUNS {
             (count, row) = self.runs(here, columns, row, &mut runs);
             store(&runs[..count]);
         }
     }
 
-    /// Finds the runs of outputs of some columns of a slab, from row `row` of the slab on. Fills
+    /// Finds the runs of outputs of some columns of a chunk, from row `row` of the chunk on. Fills
     /// `runs` with them. Returns how many there are, and the row behind them.
     fn runs(
         &self,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         columns: &Range<usize>,
         mut row: usize,
         runs: &mut [OutputRun],
@@ -195,19 +195,19 @@ impl<T: Element> Transposed<T> {
         (count, row)
     }
 
-    /// Elements of the sums of a panel of `height` channels before those of the strip that begins
+    /// Elements of the sums of a panel of `height` channels before those of the column tile that begins
     /// with vector `first`.
-    fn strip_at(&self, height: usize, first: usize) -> usize {
+    fn column_tile_at(&self, height: usize, first: usize) -> usize {
         if self.k_blocks > 1 { self.slots.count * height * first * self.tiles.lanes } else { 0 }
     }
 
-    /// Adds up the sums of one panel for strips, which are the vectors `strips` of a slab.
+    /// Adds up the sums of one panel for column tiles, which are the vectors `column_tiles` of a chunk.
     fn multiply(
         &self,
         io: &Io<'_, T>,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         panel: &PhasePanel,
-        strips: Range<usize>,
+        column_tiles: Range<usize>,
         sums: &mut [T::Acc],
     ) {
         let channels = self.geometry.in_channels_per_group();
@@ -225,15 +225,15 @@ impl<T: Element> Transposed<T> {
                 let width = pass.block.min(channels - first);
                 let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
                 let (from, to) = (first * pass.taps, (first + width) * pass.taps);
-                let mut vector = strips.start;
-                while vector < strips.end {
-                    let kernels = self.tiles.width(strips.end - vector);
+                let mut vector = column_tiles.start;
+                while vector < column_tiles.end {
+                    let kernels = self.tiles.width(column_tiles.end - vector);
                     let nr = kernels[0].nr();
                     let b = &here.planes[first * self.planes.channel_len + vector * self.tiles.lanes..];
-                    let at = self.strip_at(panel.height, vector) + pass.slot * panel.height * nr;
+                    let at = self.column_tile_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for t in 0..tiles.count() {
                         let (row, height) = (tiles.start(t), tiles.height(t));
-                        // While the first strip is multiplied, the weights that come next are
+                        // While the first column tile is multiplied, the weights that come next are
                         // prefetched, a line with each step of K: those of the next block of K, or
                         // of the next panel.
                         let prefetch = match vector {
@@ -252,18 +252,18 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Interleaves the sums of one panel for one strip.
+    /// Interleaves the sums of one panel for one column tile.
     fn interleave(
         &self,
         store: &OutputStore<'_, '_, T>,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         panel: &PhasePanel,
-        strip: &PhaseStrip,
+        column_tile: &ColumnTile,
         sums: &mut PhaseSums<'_, T::Acc>,
     ) {
-        let columns = self.columns_of(&strip.vectors);
+        let columns = self.columns_of(&column_tile.vectors);
         let (nr, slots) = (columns.len(), &self.slots);
-        let tile = &mut sums.sums[self.strip_at(panel.height, strip.vectors.start)..];
+        let tile = &mut sums.sums[self.column_tile_at(panel.height, column_tile.vectors.start)..];
         if slots.count > slots.with_taps {
             tile[slots.with_taps * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
@@ -274,10 +274,10 @@ impl<T: Element> Transposed<T> {
                 self.interleave.run(&phase_rows, runs, epilogue, y, ldy);
             });
         };
-        store(strip.runs());
+        store(column_tile.runs());
         // Very short rows have more runs than the list.
-        if strip.count == STRIP_RUNS {
-            self.for_each_runs(here, &columns, strip.row, store);
+        if column_tile.count == TILE_RUNS {
+            self.for_each_runs(here, &columns, column_tile.row, store);
         }
     }
 
@@ -300,7 +300,7 @@ impl<T: Element> Transposed<T> {
             return;
         }
         // The runs of a channel are staged one behind the other.
-        let (mut staged, mut len) = ([OutputRun::default(); SLAB_RUNS], 0);
+        let (mut staged, mut len) = ([OutputRun::default(); CHUNK_RUNS], 0);
         for (staged, run) in staged.iter_mut().zip(runs) {
             *staged = OutputRun { at: len, ..*run };
             len += run.len;
@@ -321,55 +321,55 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Computes some panels for one strip, and stores them as pairs. The panels of the task
+    /// Computes some panels for one column tile, and stores them as pairs. The panels of the task
     /// end with `end`. `tile` is scratch.
     ///
     /// These tiles are short, so that whatever a call does beside its products counts.
     fn store_pairs(
         &self,
         store: &OutputStore<'_, '_, T>,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         (panels, end): (Range<usize>, usize),
-        strip: &PhaseStrip,
+        column_tile: &ColumnTile,
         tile: &mut [T::Acc],
     ) {
         let (io, pass) = (store.io, &here.outer.passes[0]);
-        let kernels = self.tiles.width(strip.vectors.len());
+        let kernels = self.tiles.width(column_tile.vectors.len());
         let (k, ldy) = (self.geometry.in_channels_per_group() * pass.taps, self.positions);
         let koff = pass.koff[0].rows(0..k);
-        let b = &here.planes[strip.vectors.start * self.tiles.lanes..];
+        let b = &here.planes[column_tile.vectors.start * self.tiles.lanes..];
         let weights_of = |panel: &PhasePanel| {
             let before = pass.before * self.geometry.in_channels_per_group() * panel.height;
             &io.weights[panel.channel * self.channel_weights + before..][..panel.height * pass.phases * k]
         };
-        let places = &strip.places[..strip.vectors.len()];
+        let places = &column_tile.places[..column_tile.vectors.len()];
         // The epilogue is made once, before the panels. A kernel reads several of its values by one
         // load. If they had just been written one by one, that load would wait for all stores
         // before them.
         let mut epilogue = store.pairs().expect("checked before: kernels store pairs");
         for p in panels {
             let panel = self.panel(here, p, end);
-            // While the first strip is multiplied, the next panel is prefetched, a line with each
+            // While the first column tile is multiplied, the next panel is prefetched, a line with each
             // step of K.
-            let has_prefetch = strip.vectors.start == 0 && panel.has_next;
+            let has_prefetch = column_tile.vectors.start == 0 && panel.has_next;
             let prefetch =
                 if has_prefetch { Prefetch::lines(weights_of(&self.panel(here, p + 1, end))) } else { Prefetch::NONE };
             epilogue.bias = &io.bias[panel.channel..panel.channel + panel.height];
             let run = 2 * self.tiles.lanes;
             let stores = places.iter().map(|place| Stores::row(panel.at + place, run).times(panel.height, ldy));
             let mut y = store.dest(panel.at, stores.clone()).expect("a type that kernels store");
-            self.prefetch(store, &panel, strip.runs());
+            self.prefetch(store, &panel, column_tile.runs());
             let (kernel, a) = (&kernels[panel.height * pass.phases - 1], weights_of(&panel));
             kernel.finish_pairs(a, b, koff, prefetch, tile, false, &mut y, ldy, places, &epilogue);
             store.activate_stored(stores);
         }
     }
 
-    /// Computes one channel for one phase of a whole slab.
+    /// Computes one channel for one phase of a whole chunk.
     fn sum_channel(
         &self,
         store: &OutputStore<'_, '_, T>,
-        here: &SlabPhase<'_, T::Acc>,
+        here: &ChunkPhase<'_, T::Acc>,
         channel: &PhasePanel,
         outputs: &mut [T::Acc],
     ) {

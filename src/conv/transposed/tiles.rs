@@ -9,7 +9,7 @@ use crate::conv::macro_kernel::RowPanels;
 use crate::conv::planes::channels_per_block;
 use crate::machine::{Item, Machine, Work};
 
-/// Rows of a tile, which are phases times channels, about: the sums of a strip then stay in the
+/// Rows of a tile, which are phases times channels, about: the sums of a column tile then stay in the
 /// L1 cache.
 pub(super) const TILE_ROWS: usize = 64;
 /// The most channels of a panel.
@@ -124,15 +124,15 @@ impl<T: Real> PhaseTiles<T> {
         while at < vectors {
             let kernels = self.width(vectors - at);
             let nrv = kernels[0].nrv();
-            let strips = if nrv == self.widest() { (vectors - at) / nrv } else { 1 };
-            work += self.strip_work(machine, products, kernels) * strips as f64;
-            at += strips * nrv;
+            let column_tiles = if nrv == self.widest() { (vectors - at) / nrv } else { 1 };
+            work += self.column_tile_work(machine, products, kernels) * column_tiles as f64;
+            at += column_tiles * nrv;
         }
         work
     }
 
-    /// The same for a strip of columns, as wide as the kernels.
-    fn strip_work(&self, machine: &Machine, products: &PhaseProducts, kernels: &[SpatialKernel<T>]) -> Work {
+    /// The same for a column tile, as wide as the kernels.
+    fn column_tile_work(&self, machine: &Machine, products: &PhaseProducts, kernels: &[SpatialKernel<T>]) -> Work {
         let mut work = Work::default();
         for run in self.panels.runs(&(0..self.panels.count())).into_iter().filter(|run| !run.is_empty()) {
             for (phases, steps) in &products.classes {

@@ -213,7 +213,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let waiting = traffic.waiting(self, self.count, blocking.chunk) * (chunks_of_slice / self.count as f64);
         let fetching = self.fetching(blocking.blocks.of_image(), &traffic, chunks_of_slice);
         // Filters are prefetched, which hides most of the shorter of the two.
-        let of_panel = machine.together(self.products(size), fetching)
+        let of_panel = machine.overlapped(self.products(size), fetching)
             + waiting
             + (self.output(size) + scatter(pixels * view.filters as f64)) * (1.0 / self.count as f64);
         // Without taps on the outer axis, its slices are tasks of their own.
