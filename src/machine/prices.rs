@@ -47,7 +47,7 @@ pub(crate) struct Prices {
     /// rows.
     pub(crate) transposed_store_cycles: f64,
     /// Cycles to add a vector of sums to another, or to copy it.
-    pub(crate) added_cycles: f64,
+    pub(crate) accumulate_cycles: f64,
     /// Cycles to interleave a vector of sums with those of other phases, and to store it.
     pub(crate) interleave_cycles: f64,
 
@@ -66,7 +66,7 @@ pub(crate) struct Prices {
     pub(crate) channel_tiles: f64,
     /// Factor on arithmetic in tiles whose sums are added to sums in memory, relative to tiles by
     /// phases, which store once.
-    pub(crate) added_tiles: f64,
+    pub(crate) accumulated_tiles: f64,
     /// Factor on arithmetic in tiles whose panel of B does not stay in the L1 cache.
     pub(crate) far_panel: f64,
     /// Bytes a cycle at which a panel of weights is prefetched. It is the rate of a
@@ -151,14 +151,14 @@ const AVX512: Prices = Prices {
     sum_cycles: 2.0,
     store_cycles: 1.5,
     transposed_store_cycles: 6.0,
-    added_cycles: 1.5,
+    accumulate_cycles: 1.5,
     interleave_cycles: 8.0,
     shifted_two_rows: 2.5,
     shifted_four_rows: 1.3,
     shifted_rows: 1.04,
     shifted_taps: 1.1,
     channel_tiles: 1.0,
-    added_tiles: 1.08,
+    accumulated_tiles: 1.08,
     far_panel: 1.06,
     panel_bytes_per_cycle: 16,
     summed_tap_cycles: 0.7,

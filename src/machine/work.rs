@@ -48,7 +48,7 @@ pub(crate) enum Item {
     /// Vectors of sums along channels that are transposed, and stored into Y.
     TransposedVectors,
     /// Vectors of sums that are added to others, or copied.
-    AddedVectors,
+    AccumulatedVectors,
     /// Vectors of sums that are interleaved with those of other phases, and stored: from tiles, and
     /// without tiles.
     InterleavedVectors,
@@ -185,7 +185,7 @@ impl Machine {
             Item::KeptVectors => (Kind::Stores, prices.sum_cycles),
             Item::StoredVectors => (Kind::Stores, prices.store_cycles),
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
-            Item::AddedVectors => (Kind::Stores, prices.added_cycles),
+            Item::AccumulatedVectors => (Kind::Stores, prices.accumulate_cycles),
             Item::InterleavedVectors => (Kind::Stores, prices.interleave_cycles),
             Item::SummedVectors => (Kind::Stores, prices.summed_cycles),
             Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),

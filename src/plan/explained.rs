@@ -33,7 +33,7 @@ impl<T: Element> Plan<T> {
                 geometry.output_shape()
             ),
             macs: geometry.macs(),
-            taps: self.live.as_ref().map(|(taps, _)| {
+            taps: self.visible.as_ref().map(|(taps, _)| {
                 format!(
                     "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
                     taps.ranges,

@@ -5,7 +5,6 @@ mod by_name;
 mod cache;
 mod explain;
 mod explained;
-mod live;
 #[cfg(feature = "std")]
 mod measure;
 mod memory;
@@ -15,6 +14,7 @@ mod run;
 #[cfg(feature = "save")]
 mod saved;
 mod tune;
+mod visible;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -39,8 +39,8 @@ use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::machine::Machine;
 use crate::units::Count;
 use explain::Estimate;
-use live::LiveTaps;
-use packed::{Format, Live, PackedParts, Packing};
+use packed::{Format, PackedParts, PackedVisible, Packing};
+use visible::VisibleTaps;
 
 /// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
 /// over would cost as much as it saves.
@@ -72,7 +72,7 @@ pub struct Plan<T: Element> {
     /// The layer with all its taps: what every plan can pack.
     whole: Method<T>,
     /// What is run instead where some taps see padding alone.
-    live: Option<(LiveTaps, Method<T>)>,
+    visible: Option<(VisibleTaps, Method<T>)>,
     /// What is run instead where a weight is not finite, or its packed form.
     exact: Method<T>,
     threads: usize,
@@ -191,8 +191,8 @@ impl<T: Element> Plan<T> {
     #[must_use]
     pub fn packed_bytes(&self) -> usize {
         let packed_len = |method: &Method<T>| method.recipe.packed_len.saturating_add(self.geometry.out_channels);
-        let live = self.live.as_ref().map_or(0, |(_, method)| packed_len(method));
-        packed_len(&self.whole).saturating_add(live).saturating_mul(size_of::<T::Acc>())
+        let visible = self.visible.as_ref().map_or(0, |(_, method)| packed_len(method));
+        packed_len(&self.whole).saturating_add(visible).saturating_mul(size_of::<T::Acc>())
     }
 
     /// What was picked, and why each other candidate was not: in two lines of text, or as
@@ -226,18 +226,18 @@ impl<T: Element> Plan<T> {
         let packing = |method: &Method<T>, w: &[T]| {
             Packing::new(&*method.lowering, &method.recipe, &method.format, w, self.bias_values(bias)?)
         };
-        let exact = || Ok(PackedParts { whole: packing(&self.exact, w)?, live: None }.into());
+        let exact = || Ok(PackedParts { whole: packing(&self.exact, w)?, visible: None }.into());
         let whole = packing(&self.whole, w)?;
-        let live = match &self.live {
+        let visible = match &self.visible {
             Some((taps, method)) => {
                 let packing = packing(method, &taps.select(&self.at_once, w)?)?;
-                Some(Live { taps: taps.ranges.clone(), packing })
+                Some(PackedVisible { taps: taps.ranges.clone(), packing })
             }
             None => None,
         };
         // Transforms of finite weights may exceed the range of their type.
-        let is_finite = whole.is_finite() && live.as_ref().is_none_or(|live| live.packing.is_finite());
-        if is_finite { Ok(PackedParts { whole, live }.into()) } else { exact() }
+        let is_finite = whole.is_finite() && visible.as_ref().is_none_or(|visible| visible.packing.is_finite());
+        if is_finite { Ok(PackedParts { whole, visible }.into()) } else { exact() }
     }
 
     /// Checks that a run accepts these weights: their layer, the ISA and the layout must be those that
@@ -283,24 +283,26 @@ impl<T: Element> Plan<T> {
 
     /// What is run if all weights are finite.
     fn method(&self) -> &Method<T> {
-        self.live.as_ref().map_or(&self.whole, |(_, method)| method)
+        self.visible.as_ref().map_or(&self.whole, |(_, method)| method)
     }
 
     /// Whether the pick's kernels read these weights.
     fn reads(&self, packed: &PackedWeights<T>) -> bool {
-        let PackedParts { whole, live } = &*packed.parts;
+        let PackedParts { whole, visible } = &*packed.parts;
         whole.format == self.whole.format
-            && self.live.as_ref().is_none_or(|(taps, method)| {
-                live.as_ref().is_some_and(|live| live.taps == taps.ranges && live.packing.format == method.format)
+            && self.visible.as_ref().is_none_or(|(taps, method)| {
+                visible
+                    .as_ref()
+                    .is_some_and(|visible| visible.taps == taps.ranges && visible.packing.format == method.format)
             })
     }
 
     /// What is run on packed weights, and the part of them that it reads.
     fn method_for<'a>(&'a self, packed: &'a PackedWeights<T>) -> Result<(&'a Method<T>, &'a Packing<T>), Error> {
         self.accepts(packed)?;
-        Ok(match (&self.live, &packed.parts.live) {
+        Ok(match (&self.visible, &packed.parts.visible) {
             _ if !self.reads(packed) => (&self.exact, &packed.parts.whole),
-            (Some((_, method)), Some(live)) => (method, &live.packing),
+            (Some((_, method)), Some(visible)) => (method, &visible.packing),
             _ => (&self.whole, &packed.parts.whole),
         })
     }

@@ -186,11 +186,11 @@ pub(crate) struct PackedParts<T: Element> {
     pub(crate) whole: Packing<T>,
     /// Only the taps that meet input at the size of X that they were packed for. None if all taps
     /// do.
-    pub(crate) live: Option<Live<T>>,
+    pub(crate) visible: Option<PackedVisible<T>>,
 }
 
 /// The taps that meet input, packed.
-pub(crate) struct Live<T: Element> {
+pub(crate) struct PackedVisible<T: Element> {
     /// The taps of each spatial axis.
     pub(crate) taps: Vec<Range<usize>>,
     pub(crate) packing: Packing<T>,
@@ -207,14 +207,14 @@ impl<T: Element> PackedWeights<T> {
     /// it. It says so if a weight is not finite, because the loops of the definition run then.
     #[must_use]
     pub fn layout(&self) -> String {
-        let packing = self.parts.live.as_ref().map_or(&self.parts.whole, |live| &live.packing);
+        let packing = self.parts.visible.as_ref().map_or(&self.parts.whole, |visible| &visible.packing);
         format!("{}", packing.format.layout)
     }
 
     /// Bytes of memory that they take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.parts.whole.bytes() + self.parts.live.as_ref().map_or(0, |live| live.packing.bytes())
+        self.parts.whole.bytes() + self.parts.visible.as_ref().map_or(0, |visible| visible.packing.bytes())
     }
 }
 
@@ -222,7 +222,7 @@ impl<T: Element> core::fmt::Debug for PackedWeights<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("PackedWeights")
             .field("format", &self.parts.whole.format)
-            .field("live", &self.parts.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
+            .field("visible", &self.parts.visible.as_ref().map(|visible| (&visible.taps, &visible.packing.format)))
             .field("bytes", &self.bytes())
             .finish()
     }

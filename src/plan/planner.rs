@@ -11,9 +11,9 @@ use convoke_kernels::isa::Absence;
 use spin::Once;
 
 use super::explain::Estimate;
-use super::live::LiveTaps;
 use super::packed::{Format, LayerOfWeights};
 use super::tune::TuningKey;
+use super::visible::VisibleTaps;
 use super::{Method, PackedWeights, Plan, Tuning};
 use crate::choice::{Accuracy, Algorithm};
 use crate::conv::contract::{Lowering, Offer, Recipe, Request};
@@ -94,7 +94,7 @@ impl Wish {
 #[derive(Debug, Clone)]
 struct PackedFor {
     whole: Format,
-    live: Option<(Vec<Range<usize>>, Format)>,
+    visible: Option<(Vec<Range<usize>>, Format)>,
 }
 
 impl Default for Planner {
@@ -255,7 +255,11 @@ impl Planner {
         self.machine = self.machine.map(|machine| machine.with_isa(packed.parts.whole.format.layer.isa));
         self.packed = Some(PackedFor {
             whole: packed.parts.whole.format.clone(),
-            live: packed.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
+            visible: packed
+                .parts
+                .visible
+                .as_ref()
+                .map(|visible| (visible.taps.clone(), visible.packing.format.clone())),
         });
         self
     }
@@ -330,13 +334,13 @@ impl Planner {
         let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
         // Where an algorithm is forced that cannot do without the other taps, or the weights were
         // packed for others, all are computed.
-        let live = LiveTaps::new(layer.geometry).and_then(|taps| {
+        let visible = VisibleTaps::new(layer.geometry).and_then(|taps| {
             let layer = Layer { geometry: &taps.geometry, ..*layer };
             let Some(packed) = packed else {
                 let pick = self.choose(&layer, None, limit).ok()?;
                 return (pick.cost() < whole.cost()).then_some((taps, pick));
             };
-            let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
+            let (_, format) = packed.visible.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
             // Where Y has a single position, its stride counts as 1.
             if format.layer != LayerOfWeights::new::<T>(&taps.geometry, layer.machine.isa()) {
                 return None;
@@ -344,7 +348,7 @@ impl Planner {
             let pick = self.choose(&layer, Some(format), limit).ok()?;
             Some((taps, pick))
         });
-        Ok(Picked { whole, live })
+        Ok(Picked { whole, visible })
     }
 
     /// The machine that plans are made for, if it can be had.
@@ -489,7 +493,7 @@ impl Planner {
     ) -> Plan<T> {
         let isa = machine.isa();
         let whole = picks.whole.method(&at_once, isa);
-        let live = picks.live.map(|(taps, choice)| {
+        let visible = picks.visible.map(|(taps, choice)| {
             let method = choice.method(&taps.geometry, isa);
             (taps, method)
         });
@@ -498,7 +502,7 @@ impl Planner {
             geometry,
             at_once,
             whole,
-            live,
+            visible,
             exact,
             threads: self.threads,
             is_runnable: isa.is_available(),
@@ -577,13 +581,13 @@ struct Refusal {
 /// What is picked for all taps, and for those that meet input, if they are not all.
 struct Picked<T: Element> {
     whole: Pick<T>,
-    live: Option<(LiveTaps, Pick<T>)>,
+    visible: Option<(VisibleTaps, Pick<T>)>,
 }
 
 impl<T: Element> Picked<T> {
     /// What a run will do.
     fn run(&self) -> &Pick<T> {
-        self.live.as_ref().map_or(&self.whole, |(_, live)| live)
+        self.visible.as_ref().map_or(&self.whole, |(_, visible)| visible)
     }
 }
 

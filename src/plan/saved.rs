@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Live, PackedParts, Packing};
+use super::packed::{Format, PackedParts, PackedVisible, Packing};
 use super::{Method, PackedWeights, Plan};
 use crate::conv::layout::WeightLayout;
 use crate::element::{Element, all_finite};
@@ -55,7 +55,7 @@ const LINE: usize = size_of::<Line>();
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Description {
     whole: Format,
-    live: Option<(Vec<Range<usize>>, Format)>,
+    visible: Option<(Vec<Range<usize>>, Format)>,
 }
 
 impl Description {
@@ -69,7 +69,7 @@ impl Description {
     /// Bytes of weights with this description; saturates.
     fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
         let head = lines_for::<u8>(HEAD + self.encoded()?.len());
-        let formats = [Some(&self.whole), self.live.as_ref().map(|(_, format)| format)];
+        let formats = [Some(&self.whole), self.visible.as_ref().map(|(_, format)| format)];
         let lines = formats.into_iter().flatten().fold(head, |lines, format| {
             let bias = lines_for::<T::Acc>(format.layer.out_channels().unwrap_or(usize::MAX));
             lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
@@ -192,14 +192,14 @@ impl<T: Element> Plan<T> {
             );
         }
         let bias = self.bias_values(bias)?;
-        let live = match &self.live {
+        let visible = match &self.visible {
             Some((taps, method)) => Some((method, taps.select(&self.geometry, w)?)),
             None => None,
         };
         let mut description = self.description();
         let mut parts = FileParts::behind(&description, bytes)?;
         let mut is_finite = parts.pack(&self.whole, w, &bias);
-        if let Some((method, w)) = live.as_ref().filter(|_| is_finite) {
+        if let Some((method, w)) = visible.as_ref().filter(|_| is_finite) {
             is_finite = parts.pack(method, w, &bias);
         }
         if !is_finite {
@@ -216,13 +216,13 @@ impl<T: Element> Plan<T> {
 
     /// The description of weights that the plan packs, if all are finite.
     fn description(&self) -> Description {
-        let live = self.live.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
-        Description { whole: self.whole.format.clone(), live }
+        let visible = self.visible.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
+        Description { whole: self.whole.format.clone(), visible }
     }
 
     /// The description of weights that are packed as they are.
     fn exact_description(&self) -> Description {
-        Description { whole: self.exact.format.clone(), live: None }
+        Description { whole: self.exact.format.clone(), visible: None }
     }
 }
 
@@ -249,7 +249,7 @@ impl<T: Element> PackedWeights<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let packings = [Some(&self.parts.whole), self.parts.live.as_ref().map(|live| &live.packing)];
+        let packings = [Some(&self.parts.whole), self.parts.visible.as_ref().map(|visible| &visible.packing)];
         let description = self.description();
         let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
@@ -296,8 +296,8 @@ impl<T: Element> PackedWeights<T> {
     }
 
     fn description(&self) -> Description {
-        let live = self.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone()));
-        Description { whole: self.parts.whole.format.clone(), live }
+        let visible = self.parts.visible.as_ref().map(|visible| (visible.taps.clone(), visible.packing.format.clone()));
+        Description { whole: self.parts.whole.format.clone(), visible }
     }
 
     /// Reads weights whose values at some bytes become what `memory` returns.
@@ -326,8 +326,8 @@ impl<T: Element> PackedWeights<T> {
             Ok(packing)
         };
         let whole = packing(description.whole)?;
-        let live = match description.live {
-            Some((taps, described)) => Some(Live { taps, packing: packing(described)? }),
+        let visible = match description.visible {
+            Some((taps, described)) => Some(PackedVisible { taps, packing: packing(described)? }),
             None => None,
         };
         // Memory that was made for another layout may be longer.
@@ -335,7 +335,7 @@ impl<T: Element> PackedWeights<T> {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }
-        Ok(PackedParts { whole, live }.into())
+        Ok(PackedParts { whole, visible }.into())
     }
 }
 

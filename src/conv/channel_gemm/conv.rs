@@ -461,8 +461,8 @@ impl<T: Element> ChannelConv<T> {
         let (io, k_total, taps, wide) = (block.store.io, self.weights.steps(), self.weights.taps, self.weights.nr());
         let weights = self.weights.of_group(io.weights, block.group);
         let first = p * wide;
-        let live = wide.min(self.weights.rows - first);
-        let (nr, _) = self.weights.panels.panel(live);
+        let real = wide.min(self.weights.rows - first);
+        let (nr, _) = self.weights.panels.panel(real);
         let steps = block.channels.start * taps..block.channels.end * taps;
         let w = &weights[first * k_total..][steps.start * nr..steps.end * nr];
         // While the first tiles are computed, the next panel is prefetched. The last panel is
@@ -473,7 +473,7 @@ impl<T: Element> ChannelConv<T> {
         };
         let next = weights.get(next..).map_or(&[][..], |next| &next[..w.len().min(next.len())]);
         let tiles = &block.pieces[0].tiles;
-        let kernel = tiles.two_rows(live).unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), live));
+        let kernel = tiles.two_rows(real).unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), real));
         let calls =
             block.rows.div_ceil(kernel.rows()) * block.pieces.iter().map(|piece| piece.tiles.count).sum::<usize>();
         // With several blocks of K, a panel's own next block lies behind it, and not the next
@@ -483,7 +483,7 @@ impl<T: Element> ChannelConv<T> {
         ConvPanel {
             w,
             nr,
-            bias: &io.bias[channel..channel + live],
+            bias: &io.bias[channel..channel + real],
             prefetch: prefetch(next, calls, kernel, tiles.rate()),
             at: self.geometry.output_offset(block.image, channel, block.chunk.positions.start),
         }

@@ -3,12 +3,12 @@
 //!
 //! - [`conv`]: Conv, with output positions as pixels.
 //! - [`images`]: Conv with images as pixels, where the kernel covers X.
-//! - [`added`]: ConvTranspose, with the taps added in place.
+//! - [`accumulate`]: ConvTranspose, with the taps accumulated in place.
 //!
 //! They share how weights are packed ([`weights`]), so that weights serve both kinds of Conv, and the
 //! tiles ([`channel_tiles`](super::channel_tiles)).
 
-mod added;
+mod accumulate;
 mod conv;
 mod images;
 mod last_steps;
@@ -21,7 +21,7 @@ use crate::{Element, Op};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     match request.geometry.op {
-        Op::ConvTranspose => added::offer(request, most_bytes),
+        Op::ConvTranspose => accumulate::offer(request, most_bytes),
         // Pixel by pixel, a kernel that covers X would read its weights once for each image.
         Op::Conv if images::is_covered(request.geometry) => images::offer(request, most_bytes),
         Op::Conv => conv::offer(request, most_bytes),

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Prefetch, Real, SpatialKernel};
 
-use super::source::{RowReading, SourcePlan, cropped, live_runs};
+use super::source::{RowReading, SourcePlan, cropped, visible_runs};
 use crate::conv::contract::Request;
 use crate::conv::layout::WeightLayout;
 use crate::conv::macro_kernel::{FEW_STEPS, SpatialTiles, lanes};
@@ -182,7 +182,7 @@ impl<T: Element> GemmSearch<'_, T> {
         let axes = cropped(geometry).axes;
         let block = planes::channels_per_block(channels, taps, MOST_STEPS);
         let (k_blocks, value_bytes) = (channels.div_ceil(block), size_of::<T::Acc>());
-        let k_parts = k_blocks.max(1) * live_runs(&geometry.axes);
+        let k_parts = k_blocks.max(1) * visible_runs(&geometry.axes);
         let a_bytes = (rows * block * taps).saturating_mul(value_bytes);
         let limits = ChunkLimits {
             images: geometry.batch * geometry.group,

@@ -133,7 +133,7 @@ impl SourcePlanes {
         let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
         let edge = geometry.axes[cut.axis].output % cut.extent;
         Self {
-            taps: live_taps(&geometry.axes),
+            taps: visible_taps(&geometry.axes),
             extents: [cut.extent, if edge == 0 { cut.extent } else { edge }],
             koff: [planes.offsets(block), planes.offsets(last_block)],
             block,
@@ -153,7 +153,7 @@ pub(super) fn cropped(geometry: &Geometry) -> Geometry {
 }
 
 /// The taps of the [`cropped`] layer, numbered in the whole kernel, as runs of neighbours.
-fn live_taps(axes: &[Axis]) -> Vec<Range<usize>> {
+fn visible_taps(axes: &[Axis]) -> Vec<Range<usize>> {
     let mut runs = alloc::vec![0..1];
     for axis in axes {
         let (taps, kernel) = (axis.cropped().0, axis.kernel);
@@ -168,7 +168,7 @@ fn live_taps(axes: &[Axis]) -> Vec<Range<usize>> {
 }
 
 /// The number of these runs, which may be more than memory has room for.
-pub(super) fn live_runs(axes: &[Axis]) -> usize {
+pub(super) fn visible_runs(axes: &[Axis]) -> usize {
     let (mut runs, mut all) = (1_usize, 1_usize);
     for axis in axes {
         let taps = axis.cropped().0.len();
@@ -217,7 +217,7 @@ impl SourceRows {
 
 #[cfg(test)]
 mod tests {
-    use super::{cropped, live_runs, live_taps};
+    use super::{cropped, visible_runs, visible_taps};
     use crate::{Axis, Conv};
 
     #[test]
@@ -225,8 +225,8 @@ mod tests {
     fn taps_that_see_padding_alone_are_left_out() {
         let conv = Conv::new([4, 2, 3, 1, 3]).dilations([36, 1, 20]).pads([36, 0, 5, 36, 0, 40]);
         let geometry = conv.geometry(&[1, 2, 33, 4, 10]).unwrap();
-        assert_eq!(live_taps(&geometry.axes), [3..4]);
-        assert_eq!((cropped(&geometry).kernel_volume(), live_runs(&geometry.axes)), (1, 1));
+        assert_eq!(visible_taps(&geometry.axes), [3..4]);
+        assert_eq!((cropped(&geometry).kernel_volume(), visible_runs(&geometry.axes)), (1, 1));
         let axis = |dilation| Axis {
             input: 8,
             kernel: 3,
@@ -236,9 +236,9 @@ mod tests {
             pad_end: dilation,
             ..Axis::UNIT
         };
-        assert_eq!(live_taps(&[axis(1), axis(1)]), [0..9]);
-        assert_eq!(live_taps(&[axis(8), axis(1)]), [3..6]);
-        assert_eq!(live_taps(&[axis(1), axis(8)]), [1..2, 4..5, 7..8]);
-        assert_eq!(live_runs(&[axis(1), axis(8)]), 3);
+        assert_eq!(visible_taps(&[axis(1), axis(1)]), [0..9]);
+        assert_eq!(visible_taps(&[axis(8), axis(1)]), [3..6]);
+        assert_eq!(visible_taps(&[axis(1), axis(8)]), [1..2, 4..5, 7..8]);
+        assert_eq!(visible_runs(&[axis(1), axis(8)]), 3);
     }
 }

@@ -506,7 +506,7 @@ impl<T: Element> Winograd<T> {
     ) {
         let BlockSize { images, rows, columns, .. } = task.block.size;
         let (lanes, (first, nr)) = (self.tiles.lanes(), self.panel(panel));
-        let live = self.tiles.nr().min(self.view.filters - first);
+        let real = self.tiles.nr().min(self.view.filters - first);
         let [_, m_along] = self.blocking.scheme.outputs();
         for (image, row) in (0..images).flat_map(|image| (0..rows).map(move |row| (image, row))) {
             let part = self.outputs(task, image, row..row + 1);
@@ -518,10 +518,10 @@ impl<T: Element> Winograd<T> {
                 continue;
             }
             let (group, tiles) = (task.group, width.div_ceil(m_along));
-            for vector in (0..live).step_by(lanes) {
+            for vector in (0..real).step_by(lanes) {
                 let values = &scratch.products[products + (image * rows + row) * columns * nr + vector..];
                 let products = Products { values, tile_step: nr, plane: self.pieces.product_plane, tiles };
-                let filters = first + vector..first + live.min(vector + lanes);
+                let filters = first + vector..first + real.min(vector + lanes);
                 let marks = &mut scratch.marks[..tiles];
                 marks.fill(0);
                 let tile_row = TileRow { products, sub, group, slice, y, x, height, width, filters: filters.clone() };

@@ -13,14 +13,14 @@ use crate::exec::reserved;
 use crate::{Geometry, Op};
 
 /// The taps of a layer's kernel that meet input, for a layer in which not all do.
-pub(crate) struct LiveTaps {
+pub(crate) struct VisibleTaps {
     /// The taps of each spatial axis.
     pub(crate) ranges: Vec<Range<usize>>,
     /// The layer with only these taps.
     pub(crate) geometry: Geometry,
 }
 
-impl LiveTaps {
+impl VisibleTaps {
     /// None if every tap meets input.
     pub(crate) fn new(whole: &Geometry) -> Option<Self> {
         if whole.op != Op::Conv || whole.output_len() == 0 || whole.weight_len() == 0 {
@@ -43,8 +43,9 @@ impl LiveTaps {
     /// The weights of these taps.
     pub(crate) fn select<T: Element>(&self, whole: &Geometry, w: &[T]) -> Result<Vec<T>, Error> {
         let mut selected = reserved(self.geometry.weight_len(), format_args!("{}, taps that meet input", whole.op))?;
-        let is_live: Vec<_> = (0..whole.kernel_volume()).map(|tap| self.contain(whole, tap)).collect();
-        selected.extend(w.iter().zip(is_live.iter().cycle()).filter(|(_, is_live)| **is_live).map(|(w, _)| *w));
+        let is_visible: Vec<_> = (0..whole.kernel_volume()).map(|tap| self.contain(whole, tap)).collect();
+        selected
+            .extend(w.iter().zip(is_visible.iter().cycle()).filter(|(_, is_visible)| **is_visible).map(|(w, _)| *w));
         Ok(selected)
     }
 }
@@ -54,18 +55,18 @@ mod tests {
     use super::*;
     use crate::{Conv, ConvTranspose, Operator};
 
-    fn has_dead_taps(operator: impl Into<Operator>, x_shape: &[usize]) -> bool {
-        LiveTaps::new(&operator.into().geometry(x_shape).unwrap()).is_some()
+    fn has_invisible_taps(operator: impl Into<Operator>, x_shape: &[usize]) -> bool {
+        VisibleTaps::new(&operator.into().geometry(x_shape).unwrap()).is_some()
     }
 
     #[test]
     fn taps_are_left_out_only_of_conv_with_outputs_and_only_where_they_see_padding_alone() {
         let dilated = |channels| Conv::new([1, channels, 3]).dilations([9]).pads([9, 9]);
-        assert!(has_dead_taps(dilated(1), &[1, 1, 5]));
-        assert!(!has_dead_taps(dilated(1), &[0, 1, 5]), "no outputs");
-        assert!(!has_dead_taps(dilated(0), &[1, 0, 5]), "no weights");
-        assert!(!has_dead_taps(Conv::new([1, 1, 3]).pads([1, 1]), &[1, 1, 5]), "each tap meets input");
+        assert!(has_invisible_taps(dilated(1), &[1, 1, 5]));
+        assert!(!has_invisible_taps(dilated(1), &[0, 1, 5]), "no outputs");
+        assert!(!has_invisible_taps(dilated(0), &[1, 0, 5]), "no weights");
+        assert!(!has_invisible_taps(Conv::new([1, 1, 3]).pads([1, 1]), &[1, 1, 5]), "each tap meets input");
         // Its padding is cut off Y.
-        assert!(!has_dead_taps(ConvTranspose::new([1, 1, 5]).pads([1, 1]), &[1, 1, 2]));
+        assert!(!has_invisible_taps(ConvTranspose::new([1, 1, 5]).pads([1, 1]), &[1, 1, 2]));
     }
 }

@@ -53,22 +53,22 @@ const MOST_IMAGES: usize = 64;
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let weights = ChannelWeights::new(request)?;
     let too_large = || alloc::format!("X, or what a panel of channels sums, takes more than {MOST_BYTES} bytes");
-    let layer = AddedLayer::new(request.geometry).ok_or_else(too_large)?;
+    let layer = AccumulateLayer::new(request.geometry).ok_or_else(too_large)?;
     let tiles_of = |width: usize| {
         ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(|| String::from("no kernel for this tile"))
     };
     let stores = tiles_of(layer.last().output)?;
     let images = layer.image_block(request, &weights, &stores, most_bytes).ok_or_else(too_large)?;
-    let blocking = AddedBlocking::new(&layer, &weights, images, request.threads);
+    let blocking = AccumulateBlocking::new(&layer, &weights, images, request.threads);
     let image_blocks = blocking.image_blocks;
     let widths = match layer.pixels {
-        AddedPixels::Positions => [layer.run_pixels(); 2],
-        AddedPixels::Images { .. } => [image_blocks.size(), image_blocks.last().len()],
+        AccumulatePixels::Positions => [layer.run_pixels(); 2],
+        AccumulatePixels::Images { .. } => [image_blocks.size(), image_blocks.last().len()],
     };
     let tiles = [tiles_of(widths[0])?, tiles_of(widths[1])?];
     let nr = stores.nr().min(weights.padded);
     let mut scratch = Ledger::default();
-    let pieces = AddedPieces {
+    let pieces = AccumulatePieces {
         x: scratch.book("X", layer.x_len(&weights) * image_blocks.size()),
         sums: scratch.book("sums", layer.lens.sums * nr * image_blocks.size()),
         row: scratch.book("row of Y", layer.lens.row * nr),
@@ -78,7 +78,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, taps added in place, {} of {} at a time, weights in {}",
+            "{kernel}, taps accumulated in place, {} of {} at a time, weights in {}",
             Count(image_blocks.size(), "image"),
             Count(layer.geometry.input_spatial(), "pixel"),
             Count(blocking.split.shares, "part")
@@ -90,7 +90,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         work: blocking.work(request, &layer, &weights, &tiles[0]),
     };
     let build: Build<'a, T> = Box::new(move || {
-        Box::new(Added {
+        Box::new(Accumulate {
             isa: request.isa(),
             finish: Finish::new(request),
             taps: layer.tap_places(),
@@ -120,13 +120,13 @@ fn reached(axis: &Axis) -> Option<usize> {
 
 /// An axis before the last.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct AddedAxis {
+struct AccumulateAxis {
     axis: Axis,
     /// Positions of a phase that taps reach.
     positions: usize,
 }
 
-impl AddedAxis {
+impl AccumulateAxis {
     fn new(axis: &Axis) -> Option<Self> {
         Some(Self { axis: *axis, positions: reached(axis)? })
     }
@@ -134,7 +134,7 @@ impl AddedAxis {
 
 /// Lengths in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct AddedLens {
+struct AccumulateLens {
     /// The sums of a panel, for one image.
     sums: usize,
     /// A row of Y by phases.
@@ -143,9 +143,9 @@ struct AddedLens {
     positions: usize,
 }
 
-impl AddedLens {
+impl AccumulateLens {
     /// None if they do not fit the address space.
-    fn new(outer: &[AddedAxis], last: &Axis) -> Option<Self> {
+    fn new(outer: &[AccumulateAxis], last: &Axis) -> Option<Self> {
         let of_outer = outer
             .iter()
             .try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
@@ -158,7 +158,7 @@ impl AddedLens {
 
 /// What the pixels of a tile are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AddedPixels {
+enum AccumulatePixels {
     /// Positions of X.
     Positions,
     /// The images of a block: X is one position. Where taps are apart, the axes are taken for one,
@@ -168,26 +168,26 @@ enum AddedPixels {
 
 /// The layer, with its axes taken for one where that is possible.
 #[derive(Debug, Clone, PartialEq)]
-struct AddedLayer {
+struct AccumulateLayer {
     geometry: Geometry,
-    pixels: AddedPixels,
+    pixels: AccumulatePixels,
     /// The axes before the last.
-    outer: Vec<AddedAxis>,
-    lens: AddedLens,
+    outer: Vec<AccumulateAxis>,
+    lens: AccumulateLens,
 }
 
-impl AddedLayer {
+impl AccumulateLayer {
     /// None if its sums do not fit the address space.
     fn new(geometry: &Geometry) -> Option<Self> {
         let merged = merged(geometry);
         let pixels = match geometry.input_spatial() {
-            1 => AddedPixels::Images { are_taps_apart: merged.is_some() },
-            _ => AddedPixels::Positions,
+            1 => AccumulatePixels::Images { are_taps_apart: merged.is_some() },
+            _ => AccumulatePixels::Positions,
         };
         let geometry = merged.unwrap_or_else(|| geometry.clone());
         let (last, before) = geometry.axes.split_last()?;
-        let outer = before.iter().map(AddedAxis::new).collect::<Option<Vec<_>>>()?;
-        let lens = AddedLens::new(&outer, last)?;
+        let outer = before.iter().map(AccumulateAxis::new).collect::<Option<Vec<_>>>()?;
+        let lens = AccumulateLens::new(&outer, last)?;
         Some(Self { geometry, pixels, outer, lens })
     }
 
@@ -300,15 +300,15 @@ fn merged(geometry: &Geometry) -> Option<Geometry> {
 
 /// How the product is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct AddedBlocking {
+struct AccumulateBlocking {
     /// Images that share a read of the weights.
     image_blocks: Blocks,
     split: GemmSplit,
 }
 
-impl AddedBlocking {
+impl AccumulateBlocking {
     /// Blocks of at most `images` images.
-    fn new(layer: &AddedLayer, weights: &ChannelWeights, images: usize, threads: usize) -> Self {
+    fn new(layer: &AccumulateLayer, weights: &ChannelWeights, images: usize, threads: usize) -> Self {
         let image_blocks = Blocks::new(layer.geometry.batch, images);
         let (units, panels) = (image_blocks.count() * weights.groups, weights.count());
         let shares = if threads == 1 { 1 } else { (2 * threads).div_ceil(units).clamp(1, panels.max(1)) };
@@ -320,7 +320,7 @@ impl AddedBlocking {
     fn work<T: Element>(
         &self,
         request: &Request<'_, T>,
-        layer: &AddedLayer,
+        layer: &AccumulateLayer,
         weights: &ChannelWeights,
         tiles: &ChannelTiles<T::Acc>,
     ) -> Work {
@@ -329,21 +329,22 @@ impl AddedBlocking {
             (geometry.input_spatial(), weights.k_blocks(), self.image_blocks.count());
         let (images, vectors, runs) = (geometry.batch as f64, weights.vectors() as f64, spatial / layer.run_pixels());
         let rows_of_pixels = match layer.pixels {
-            AddedPixels::Positions => images,
-            AddedPixels::Images { .. } => image_blocks as f64,
+            AccumulatePixels::Positions => images,
+            AccumulatePixels::Images { .. } => image_blocks as f64,
         };
         // The products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
-        let of_step = tiles.cycles(machine, weights.rows, false) * machine.prices().added_tiles;
+        let of_step = tiles.cycles(machine, weights.rows, false) * machine.prices().accumulated_tiles;
         let multiplying = machine
             .work(Item::ArithmeticCycles, of_step * product(&[weights.channels, weights.taps, runs]))
             + machine.work(Item::KernelCalls, product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
         let kept = product(&[weights.taps, spatial, k_blocks]) * vectors;
         let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
         let outputs = geometry.output_spatial() as f64;
-        let added = (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
+        let accumulated =
+            (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
         let storing = machine.work(Item::KeptVectors, kept)
-            + machine.work(Item::AddedVectors, added * vectors)
+            + machine.work(Item::AccumulatedVectors, accumulated * vectors)
             + machine.work(Item::TransposedVectors, outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
         let fetching = machine.fetch_weights(
@@ -360,7 +361,7 @@ impl AddedBlocking {
 
 /// A task's scratch.
 #[derive(Debug, Clone, Copy)]
-struct AddedPieces<A> {
+struct AccumulatePieces<A> {
     x: Piece<A>,
     sums: Piece<A>,
     /// A row of Y by phases.
@@ -388,8 +389,8 @@ impl<A: Real> PixelTiles<A> {
     }
 }
 
-struct Added<T: Element> {
-    layer: AddedLayer,
+struct Accumulate<T: Element> {
+    layer: AccumulateLayer,
     isa: Isa,
     finish: Finish<T::Acc>,
     /// Where the sums of each tap begin, in pixels.
@@ -397,18 +398,18 @@ struct Added<T: Element> {
     /// Where the sums of each run of pixels begin behind those of the first run.
     runs: Vec<usize>,
     weights: ChannelWeights,
-    blocking: AddedBlocking,
+    blocking: AccumulateBlocking,
     /// For a run of X; or for the images of a full block, and of the last one.
     rows: [PixelTiles<T::Acc>; 2],
     /// For a row of Y.
     stores: ChannelTiles<T::Acc>,
     /// No rows of X.
     nothing: RowOffsets,
-    pieces: AddedPieces<T::Acc>,
+    pieces: AccumulatePieces<T::Acc>,
 }
 
 /// One task: some panels of one group, for one block of images.
-struct AddedTask<'a, A: Real> {
+struct AccumulateTask<'a, A: Real> {
     images: Range<usize>,
     group: usize,
     row: &'a PixelTiles<A>,
@@ -420,7 +421,7 @@ struct AddedTask<'a, A: Real> {
     spatial: usize,
 }
 
-impl<A: Real> AddedTask<'_, A> {
+impl<A: Real> AccumulateTask<'_, A> {
     /// Where a pixel of a run of an image begins in X as it is packed. A block of K has all
     /// images, an image all its runs of pixels, a run all tiles, and a tile is
     /// `[channels][pixels]`.
@@ -431,7 +432,7 @@ impl<A: Real> AddedTask<'_, A> {
 }
 
 /// A panel on its way into Y.
-struct AddedStore<'a, 'io, T: Element> {
+struct AccumulateStore<'a, 'io, T: Element> {
     store: &'a OutputStore<'a, 'io, T>,
     /// The bias of the channels that are not filled up.
     bias: &'a [T::Acc],
@@ -458,7 +459,7 @@ impl<'a, A> PanelSums<'a, A> {
     }
 }
 
-impl<T: Element> Added<T> {
+impl<T: Element> Accumulate<T> {
     /// The blocks of K.
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
         let ChannelWeights { channels, block, .. } = self.weights;
@@ -466,7 +467,7 @@ impl<T: Element> Added<T> {
     }
 
     /// Packs one block of K of X, with images as pixels.
-    fn pack_images(&self, task: &AddedTask<'_, T::Acc>, k: &Range<usize>, x: &[T], packed: &mut [T::Acc]) {
+    fn pack_images(&self, task: &AccumulateTask<'_, T::Acc>, k: &Range<usize>, x: &[T], packed: &mut [T::Acc]) {
         let channels = self.weights.channels;
         for tile in (0..task.row.tiles.count).map(|t| task.row.tiles.pixels(t)) {
             let packed = &mut packed[task.x_at(k, 0, 0, tile.start)..][..k.len() * tile.len()];
@@ -479,7 +480,7 @@ impl<T: Element> Added<T> {
     }
 
     /// Packs one block of K of X, with positions as pixels.
-    fn pack_positions(&self, task: &AddedTask<'_, T::Acc>, k: &Range<usize>, x: &[T], packed: &mut [T::Acc]) {
+    fn pack_positions(&self, task: &AccumulateTask<'_, T::Acc>, k: &Range<usize>, x: &[T], packed: &mut [T::Acc]) {
         let (tiles, spatial) = (&task.row.tiles, task.spatial);
         for (i, image) in task.images.clone().enumerate() {
             let channel = image * self.layer.geometry.in_channels + task.group * self.weights.channels + k.start;
@@ -492,10 +493,17 @@ impl<T: Element> Added<T> {
         }
     }
 
-    /// Multiplies a panel of weights, of which `live` channels are not filled up, by all of X.
-    fn multiply(&self, task: &AddedTask<'_, T::Acc>, mut w: &[T::Acc], live: usize, x: &[T::Acc], sums: &mut [T::Acc]) {
+    /// Multiplies a panel of weights, of which `real` channels are not padding, by all of X.
+    fn multiply(
+        &self,
+        task: &AccumulateTask<'_, T::Acc>,
+        mut w: &[T::Acc],
+        real: usize,
+        x: &[T::Acc],
+        sums: &mut [T::Acc],
+    ) {
         let tiles = &task.row.tiles;
-        let (width, calls) = (tiles.panel(live), task.count * self.runs.len() * tiles.count);
+        let (width, calls) = (tiles.panel(real), task.count * self.runs.len() * tiles.count);
         for k in self.blocks() {
             for at in &self.taps {
                 let (tap, next) = w.split_at(k.len() * width);
@@ -503,12 +511,12 @@ impl<T: Element> Added<T> {
                 // While the first tiles are multiplied, the weights of the next tap are prefetched.
                 let next = &next[..next.len().min(tap.len())];
                 let mut prefetch =
-                    PanelPrefetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live), tiles.rate());
+                    PanelPrefetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), real), tiles.rate());
                 for image in 0..task.count {
                     for (run, behind) in self.runs.iter().enumerate() {
                         for t in 0..tiles.count {
                             let tile = tiles.pixels(t);
-                            let kernel = tiles.kernel(tile.len(), live);
+                            let kernel = tiles.kernel(tile.len(), real);
                             let to = (image * self.layer.lens.sums + (at + behind) * task.step + tile.start) * width;
                             let koff = task.row.koff(tile.len(), k.len() != self.weights.block);
                             let x = &x[task.x_at(&k, image, run, tile.start)..][..k.len() * tile.len()];
@@ -525,18 +533,18 @@ impl<T: Element> Added<T> {
     /// of pixels, in the order of the packed weights.
     fn multiply_position(
         &self,
-        task: &AddedTask<'_, T::Acc>,
+        task: &AccumulateTask<'_, T::Acc>,
         mut w: &[T::Acc],
-        live: usize,
+        real: usize,
         x: &[T::Acc],
         sums: &mut [T::Acc],
     ) {
         let tiles = &task.row.tiles;
         for k in self.blocks() {
-            let (taps, next) = w.split_at(self.taps.len() * k.len() * tiles.panel(live));
+            let (taps, next) = w.split_at(self.taps.len() * k.len() * tiles.panel(real));
             w = next;
             let koff = task.row.koff(1, k.len() != self.weights.block).rows(0..k.len());
-            tiles.kernel(1, live).panels(self.taps.len(), &x[k.start..k.end], koff, taps, sums, true);
+            tiles.kernel(1, real).panels(self.taps.len(), &x[k.start..k.end], koff, taps, sums, true);
         }
     }
 
@@ -553,7 +561,7 @@ impl<T: Element> Added<T> {
     }
 
     /// Finishes a tile of pixels of a row of Y from element `at` on.
-    fn store(&self, panel: &AddedStore<'_, '_, T>, tile: &mut [T::Acc], at: usize) {
+    fn store(&self, panel: &AccumulateStore<'_, '_, T>, tile: &mut [T::Acc], at: usize) {
         let (bias, koff) = (panel.bias, self.nothing.rows(0..0));
         let kernel = self.stores.kernel(tile.len() / panel.width, bias.len());
         let steps = LastSteps { x: &[], koff, w: &[], prefetch: Prefetch::NONE, accumulate: true, bias };
@@ -564,7 +572,7 @@ impl<T: Element> Added<T> {
     /// `at`.
     fn store_panel(
         &self,
-        panel: &AddedStore<'_, '_, T>,
+        panel: &AccumulateStore<'_, '_, T>,
         sums: PanelSums<'_, T::Acc>,
         at: usize,
         row: &mut [T::Acc],
@@ -597,7 +605,7 @@ impl<T: Element> Added<T> {
     }
 }
 
-impl<T: Element> Split for Added<T> {
+impl<T: Element> Split for Accumulate<T> {
     fn tasks(&self) -> usize {
         self.blocking.split.tasks()
     }
@@ -609,7 +617,7 @@ impl<T: Element> Split for Added<T> {
     }
 }
 
-impl<T: Element> Lowering<T> for Added<T> {
+impl<T: Element> Lowering<T> for Accumulate<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         self.weights.pack(Op::ConvTranspose, w, packed);
     }
@@ -617,43 +625,43 @@ impl<T: Element> Lowering<T> for Added<T> {
     /// One share of the panels, for one group of one block of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.layer.geometry;
-        let AddedBlocking { image_blocks, split } = self.blocking;
+        let AccumulateBlocking { image_blocks, split } = self.blocking;
         let Part { image: image_block, group, panels, .. } = split.part(task);
         let (images, spatial) = (image_blocks.range(image_block), geometry.input_spatial());
-        let are_images = self.layer.pixels != AddedPixels::Positions;
+        let are_images = self.layer.pixels != AccumulatePixels::Positions;
         let row = &self.rows[usize::from(are_images && images.len() != image_blocks.size())];
         let (count, step) = if are_images { (1, images.len()) } else { (images.len(), 1) };
-        let task = AddedTask { images: images.clone(), group, row, count, step, spatial };
+        let task = AccumulateTask { images: images.clone(), group, row, count, step, spatial };
         let mut arena = Arena::new(scratch);
         let (x, sums) = (arena.get(self.pieces.x), arena.get(self.pieces.sums));
         let (row, tile) = (arena.get(self.pieces.row), arena.get(self.pieces.tile));
         for k in self.blocks() {
             match self.layer.pixels {
-                AddedPixels::Positions => self.pack_positions(&task, &k, io.x, x),
-                AddedPixels::Images { .. } => self.pack_images(&task, &k, io.x, x),
+                AccumulatePixels::Positions => self.pack_positions(&task, &k, io.x, x),
+                AccumulatePixels::Images { .. } => self.pack_images(&task, &k, io.x, x),
             }
         }
         let (weights, nr) = (self.weights.of_group(io.weights, group), self.weights.nr());
         let store = self.finish.store(io);
-        let is_row = self.layer.pixels == AddedPixels::Images { are_taps_apart: true } && images.len() == 1;
+        let is_row = self.layer.pixels == AccumulatePixels::Images { are_taps_apart: true } && images.len() == 1;
         for first in panels.map(|p| p * nr) {
             let width = task.row.tiles.panel(self.weights.rows - first);
-            let live = width.min(self.weights.rows - first);
+            let real = width.min(self.weights.rows - first);
             let w = &weights[first * self.weights.steps()..];
             let sums = &mut sums[..self.layer.lens.sums * images.len() * width];
             sums.fill(T::Acc::ZERO);
             let channel = group * self.weights.rows + first;
-            let panel = AddedStore { store: &store, bias: &io.bias[channel..channel + live], width };
+            let panel = AccumulateStore { store: &store, bias: &io.bias[channel..channel + real], width };
             let at = |image: usize| geometry.output_offset(image, channel, 0);
             if is_row {
-                self.multiply_position(&task, w, live, x, sums);
+                self.multiply_position(&task, w, real, x, sums);
                 for pixels in (0..self.stores.count).map(|t| self.stores.pixels(t)) {
                     let tile = &mut sums[pixels.start * width..pixels.end * width];
                     self.store(&panel, tile, at(images.start) + pixels.start);
                 }
                 continue;
             }
-            self.multiply(&task, w, live, x, sums);
+            self.multiply(&task, w, real, x, sums);
             let (len, of_tap) = (self.layer.lens.sums * width, self.layer.of_tap());
             for (i, image) in images.clone().enumerate() {
                 let (sums, first) = if are_images { (&*sums, i) } else { (&sums[i * len..][..len], 0) };
