@@ -2,11 +2,11 @@
 //! read: they have their names and sizes. A call of one is a panic.
 
 use crate::depthwise::DepthwiseKernels;
+use crate::depthwise_transposed::DepthwiseTransposedKernel;
 use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
 use crate::table::{kernel_kinds, kernels};
 use crate::ukernel::{ChannelKernel, SpatialKernel};
-use crate::upsample::UpsampleKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 

@@ -25,6 +25,7 @@ pub mod catalogue;
 ))]
 mod convert;
 mod depthwise;
+mod depthwise_transposed;
 mod dest;
 mod generic;
 mod grouped;
@@ -36,7 +37,6 @@ mod simd;
 pub mod stream;
 pub mod table;
 mod ukernel;
-mod upsample;
 pub mod winograd;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -44,6 +44,7 @@ mod x86_64;
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, TapTable,
 };
+pub use depthwise_transposed::{DepthwiseTransposedInput, DepthwiseTransposedKernel, DepthwiseTransposedOutput};
 pub use dest::Dest;
 pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
@@ -51,15 +52,14 @@ pub use interleave::InterleaveKernel;
 pub use isa::Isa;
 pub use real::Real;
 pub use table::{
-    activation_kernel, channel_kernels, depthwise_kernels, grouped_kernels, interleave_kernels, spatial_kernels,
-    two_row_kernels, upsample_kernels, winograd_kernels,
+    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
+    interleave_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
 };
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{
     ChannelKernel, Column, Epilogue, Prefetch, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
 };
-pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
 pub use winograd::WinogradKernel;
 
 /// The greatest common divisor. For `b` = 0 it is `a`.

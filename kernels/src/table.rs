@@ -6,12 +6,12 @@
 
 use crate::activation::{ActivateFn, Activation, ActivationKernel};
 use crate::depthwise::DepthwiseKernels;
+use crate::depthwise_transposed::DepthwiseTransposedKernel;
 use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
 use crate::isa::Code;
 use crate::real::ByType;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
-use crate::upsample::UpsampleKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
@@ -24,7 +24,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(crate) depthwise: DepthwiseKernels<T>,
     pub(crate) grouped: &'static [GroupedKernel<T>],
     pub(crate) interleave: &'static [InterleaveKernel<T>],
-    pub(crate) upsample: &'static [UpsampleKernel<T>],
+    pub(crate) depthwise_transposed: &'static [DepthwiseTransposedKernel<T>],
     pub(crate) activate: Code<ActivateFn<T>>,
 }
 
@@ -80,7 +80,7 @@ macro_rules! kernel_kinds {
         $getter!(winograd_kernels, winograd: [WinogradKernel<T>], "Winograd transforms");
         $getter!(grouped_kernels, grouped: [GroupedKernel<T>], "direct kernels of several output channels");
         $getter!(interleave_kernels, interleave: [InterleaveKernel<T>], "interleaving kernels");
-        $getter!(upsample_kernels, upsample: [UpsampleKernel<T>], "kernels of depthwise transposed convolution");
+        $getter!(depthwise_transposed_kernels, depthwise_transposed: [DepthwiseTransposedKernel<T>], "kernels of depthwise transposed convolution");
     };
 }
 pub(crate) use kernel_kinds;

@@ -40,11 +40,11 @@ fn names_say_type_operation_and_tile() {
             assert_eq!(k.name(), format!("f32_gemm_{}x{}", k.mr(), k.nr()));
         }
         for k in channel_kernels::<f64>(isa) {
-            assert_eq!(k.name(), format!("f64_gemmt_{}x{}", k.nr(), k.mr()));
+            assert_eq!(k.name(), format!("f64_channel_gemm_{}x{}", k.nr(), k.mr()));
             assert_eq!(k.rows(), 1);
         }
         for k in two_row_kernels::<f64>(isa) {
-            assert_eq!(k.name(), format!("f64_gemmt2_{}x{}", k.nr(), k.mr()));
+            assert_eq!(k.name(), format!("f64_two_row_gemm_{}x{}", k.nr(), k.mr()));
             assert!(k.rows() == 2 && k.mr().is_multiple_of(2), "{k:?}");
         }
     }

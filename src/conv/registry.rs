@@ -7,7 +7,9 @@ use core::any::Any;
 use core::str::FromStr;
 
 use super::contract::{Answer, Request};
-use super::{channel_gemm, col2im, depthwise, exact, gemm, grouped, im2col, transposed, upsample, winograd};
+use super::{
+    channel_gemm, col2im, depthwise, depthwise_transposed, exact, gemm, grouped, im2col, transposed, winograd,
+};
 use crate::choice::{Algorithm, Blas};
 use crate::error::{Error, bail};
 use crate::exec::Line;
@@ -164,7 +166,12 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
         Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))),
         Candidate::new("depthwise", Conv, depthwise::accepts, depthwise::offer),
         Candidate::new("grouped", Conv, grouped::accepts, |r, _| grouped::offer(r)),
-        Candidate::new("upsample", ConvTranspose, upsample::accepts, upsample::offer),
+        Candidate::new(
+            "depthwise-transposed",
+            ConvTranspose,
+            depthwise_transposed::accepts,
+            depthwise_transposed::offer,
+        ),
     ]
 }
 
@@ -188,7 +195,7 @@ impl Algorithm {
     /// # fn main() -> Result<(), convoke::Error> {
     /// let geometry = Conv::new([8, 4, 3, 3]).geometry(&[1, 4, 16, 16])?;
     /// assert_eq!("gemm".parse::<Algorithm>()?.accepts(&geometry), Ok(()));
-    /// assert_eq!("upsample".parse::<Algorithm>()?.accepts(&geometry).unwrap_err(), "only for ConvTranspose");
+    /// assert_eq!("depthwise-transposed".parse::<Algorithm>()?.accepts(&geometry).unwrap_err(), "only for ConvTranspose");
     /// # Ok(()) }
     /// ```
     pub fn accepts(self, geometry: &Geometry) -> Result<(), String> {

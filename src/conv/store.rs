@@ -13,8 +13,8 @@
 //! where the answer is no: for its plan [`Finish::is_direct`], for a kernel call [`OutputStore::direct`],
 //! [`OutputStore::direct_at_first`], [`OutputStore::whole`], [`OutputStore::dest`] or
 //! [`OutputStore::pairs`]. It may also go the second way where the answer is yes, if its kernels cannot
-//! store what it has. Sums of `naive`, and of `upsample` where it computes by the definition, go neither
-//! way: they are in f64, and are rounded once.
+//! store what it has. Sums of `naive`, and of `depthwise-transposed` where it computes by the definition,
+//! go neither way: they are in f64, and are rounded once.
 //!
 //! A new activation changes nothing here, unless kernels shall apply it in registers: then it
 //! concerns this file and their [`Epilogue`].

@@ -258,7 +258,7 @@ pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
 }
 
 /// A depthwise ConvTranspose of stride 2 on one or two axes, with kernels of 2 to 5 taps.
-pub fn upsample() -> impl Strategy<Value = Layer> {
+pub fn depthwise_transposed() -> impl Strategy<Value = Layer> {
     let axis = (0..=7_usize, 0..=7_usize, prop_oneof![3 => 0..=20_usize, 1 => 0..=70_usize], 0..=1_usize, 0..=6_usize);
     let axes = (2..=5_usize, prop_oneof![1 => vec(axis.clone(), 1), 4 => vec(axis, 2)]);
     let channels = (1..=3_usize, 1..=9_usize).prop_map(|(batch, group)| DrawnChannels { batch, group, c: 1, m: 1 });

@@ -337,7 +337,7 @@ impl<T: Scalar> Sizes<T> {
                 // Algorithms that pack alike serve each other's weights.
                 let names = [plan.algorithm().name(), combination.algorithm.name()];
                 let is_alike = names.iter().all(|name| name.starts_with("channel-gemm"))
-                    || names.iter().all(|name| ["naive", "upsample"].contains(name));
+                    || names.iter().all(|name| ["naive", "depthwise-transposed"].contains(name));
                 assert!(plan.algorithm() == combination.algorithm || is_alike, "{what}: {}", plan.algorithm());
                 assert_eq!(plan.isa(), combination.isa, "{what}");
                 let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -537,17 +537,17 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
     rejects(grouped, conv([4, 4, 13, 11]).pads([6, 5, 6, 5]).into(), &x, "the kernel has 143 taps, at most 128");
     let far = ConvTranspose::new([4, 4, 2, 2]).strides([513, 1]);
     rejects(named("transposed"), far.into(), &x, "spatial axis 0 has stride 513, more than 512");
-    let upsample = named("upsample");
+    let depthwise_transposed = named("depthwise-transposed");
     let depthwise = |kernel: usize| ConvTranspose::new([4, 1, kernel, kernel]).group(4).strides([2, 2]);
-    rejects(upsample, conv([4, 4, 3, 3]).into(), &x, "only for ConvTranspose");
+    rejects(depthwise_transposed, conv([4, 4, 3, 3]).into(), &x, "only for ConvTranspose");
     let dense = ConvTranspose::new([4, 3, 3, 3]).strides([2, 2]);
-    rejects(upsample, dense.into(), &x, "4 input and 3 output channels a group, only 1 and 1");
+    rejects(depthwise_transposed, dense.into(), &x, "4 input and 3 output channels a group, only 1 and 1");
     let cubes = ConvTranspose::new([4, 1, 2, 2, 2]).group(4).strides([2; 3]);
-    rejects(upsample, cubes.into(), &[1, 4, 5, 5, 5], "3 spatial axes, only one or two");
+    rejects(depthwise_transposed, cubes.into(), &[1, 4, 5, 5, 5], "3 spatial axes, only one or two");
     let reason = "no kernel for 6x6 taps of strides 2 and 2, dilations 1 and 1";
-    rejects(upsample, depthwise(6).into(), &x, reason);
+    rejects(depthwise_transposed, depthwise(6).into(), &x, reason);
     let reason = "no kernel for 3x3 taps of strides 2 and 2, dilations 1 and 3";
-    rejects(upsample, depthwise(3).dilations([1, 3]).into(), &x, reason);
+    rejects(depthwise_transposed, depthwise(3).dilations([1, 3]).into(), &x, reason);
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use crate::common::{Combination, Operands, Oracle, algorithms, isas, layer};
 use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_kernels::{
-    channel_kernels, depthwise_kernels, grouped_kernels, interleave_kernels, spatial_kernels, two_row_kernels,
-    upsample_kernels, winograd_kernels,
+    channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
+    spatial_kernels, two_row_kernels, winograd_kernels,
 };
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
@@ -49,8 +49,9 @@ fn is_kernel_of<A: convoke_kernels::Real>(isa: Isa, name: &str) -> bool {
         k.rows().iter().chain(k.narrow()).chain(k.channels()).any(|k| k.name() == name && k.isa() == isa)
     });
     let grouped = grouped_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    let upsample = upsample_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    upsample || spatial || channel || winograd || direct || grouped || interleave
+    let depthwise_transposed =
+        depthwise_transposed_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    depthwise_transposed || spatial || channel || winograd || direct || grouped || interleave
 }
 
 /// Runs layers of both operators on a tier with every algorithm that accepts them. The results must

@@ -56,7 +56,7 @@ fn a_limit_that_suffices_does_not_change_a_plan() {
         1 => layers::grouped(),
         1 => layers::covered(),
         1 => layers::one_position(),
-        1 => layers::upsample(),
+        1 => layers::depthwise_transposed(),
     ];
     let checked = runner(cases()).run(&(drawn, 1..=3_usize), |(layer, threads)| {
         check_limits::<f32>(&Planner::new().threads(threads), &layer);

@@ -50,7 +50,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         "naive" => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         "winograd" => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         "grouped" => layers::grouped().boxed(),
-        "upsample" => layers::upsample().boxed(),
+        "depthwise-transposed" => layers::depthwise_transposed().boxed(),
         "channel-gemm" => prop_oneof![
             3 => layers::conv(),
             1 => layers::covered(),
@@ -137,7 +137,7 @@ random_layers! {
     naive: "naive";
     depthwise: "depthwise";
     grouped: "grouped";
-    upsample: "upsample";
+    depthwise_transposed: "depthwise-transposed";
 }
 
 fn check_algorithm(name: &str) {
@@ -276,7 +276,7 @@ fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
             let combinations = Combination::all().filter(|c| c.algorithm == named("channel-gemm"));
             for (combination, threads) in combinations.flat_map(|c| [1, 2, 3].map(|threads| (c, threads))) {
                 let plan = combination.plan::<T>(layer, |planner| planner.threads(threads)).expect("every Conv");
-                two_rows += usize::from(plan.kernel().contains("gemmt2"));
+                two_rows += usize::from(plan.kernel().contains("two_row_gemm"));
                 all += 1;
                 let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
                 assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {plan:?}");

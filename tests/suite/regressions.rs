@@ -520,8 +520,11 @@ fn a_residual_in_y_is_added_once_where_values_are_not_finite() {
     let winograd_transposed =
         layer(ConvTranspose::new([16, 5, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 16, 9, 21]);
     let transposed = layer(ConvTranspose::new([3, 6, 3, 3]).strides([3, 2]).output_shape([22, 20]), [1, 3, 7, 9]);
-    let upsample = layer(ConvTranspose::new([3, 1, 4, 4]).group(3).strides([2, 2]).pads([1, 1, 1, 1]), [1, 3, 9, 40]);
-    for (layer, is_weight) in [(winograd, false), (winograd_transposed, false), (transposed, true), (upsample, true)] {
+    let depthwise_transposed =
+        layer(ConvTranspose::new([3, 1, 4, 4]).group(3).strides([2, 2]).pads([1, 1, 1, 1]), [1, 3, 9, 40]);
+    for (layer, is_weight) in
+        [(winograd, false), (winograd_transposed, false), (transposed, true), (depthwise_transposed, true)]
+    {
         let geometry = layer.geometry();
         let mut operands = Operands::<f32>::uniform(&geometry, 83).with_bias(&geometry).with_residual(&geometry);
         let poisoned = if is_weight { &mut operands.w } else { &mut operands.x };

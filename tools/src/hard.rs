@@ -226,9 +226,9 @@ pub fn layers() -> Vec<HardLayer> {
     add(transposed([19, 1, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [2, 19, 7, 5]);
     // Depthwise upsampling: rows that fill vectors, and rows that do not.
     for (kernel, width, pad) in [(2, 16, 0), (3, 33, 1), (4, 64, 1), (5, 17, 2)] {
-        let upsample = transposed([5, 1, kernel, kernel]).group(5).strides([2, 2]);
-        add(upsample.clone().pads([pad, 1, 0, 2]).output_padding([1, 0]), [2, 5, 9, width]);
-        add(upsample, [1, 5, 3, width - 1]);
+        let depthwise = transposed([5, 1, kernel, kernel]).group(5).strides([2, 2]);
+        add(depthwise.clone().pads([pad, 1, 0, 2]).output_padding([1, 0]), [2, 5, 9, width]);
+        add(depthwise, [1, 5, 3, width - 1]);
         let row = transposed([3, 1, 1, kernel]).group(3).strides([1, 2]);
         add(row.pads([1, pad, 0, 1]), [2, 3, 6, width]);
     }

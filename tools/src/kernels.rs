@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use convoke::Isa;
 use convoke_kernels::{
-    Real, channel_kernels, depthwise_kernels, grouped_kernels, interleave_kernels, spatial_kernels, two_row_kernels,
-    upsample_kernels, winograd_kernels,
+    Real, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
+    spatial_kernels, two_row_kernels, winograd_kernels,
 };
 
 use crate::peak;
@@ -21,9 +21,9 @@ pub enum Op {
     /// A GEMM, vectors along output positions.
     Gemm,
     /// A GEMM, vectors along output channels.
-    Gemmt,
+    ChannelGemm,
     /// A GEMM for two rows of pixels, vectors along output channels.
-    Gemmt2,
+    TwoRowGemm,
     /// Direct sums, vectors along output rows.
     Dw,
     /// Direct sums, vectors along groups.
@@ -34,14 +34,14 @@ pub enum Op {
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Gemm, Self::Gemmt, Self::Gemmt2, Self::Dw, Self::Dwt, Self::Group];
+    pub const ALL: [Self; 6] = [Self::Gemm, Self::ChannelGemm, Self::TwoRowGemm, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
         match self {
             Self::Gemm => "output positions",
-            Self::Gemmt => "output channels",
-            Self::Gemmt2 => "output channels, two rows",
+            Self::ChannelGemm => "output channels",
+            Self::TwoRowGemm => "output channels, two rows",
             Self::Dw => "output rows, direct",
             Self::Dwt => "groups, direct",
             Self::Group => "output positions, direct",
@@ -52,7 +52,7 @@ impl Op {
     #[must_use]
     pub fn module(self) -> &'static str {
         match self {
-            Self::Gemm | Self::Gemmt | Self::Gemmt2 => "gemm",
+            Self::Gemm | Self::ChannelGemm | Self::TwoRowGemm => "gemm",
             Self::Dw | Self::Dwt => "depthwise",
             Self::Group => "grouped",
         }
@@ -63,8 +63,8 @@ impl Op {
     pub fn word(self) -> &'static str {
         match self {
             Self::Gemm => "gemm",
-            Self::Gemmt => "gemmt",
-            Self::Gemmt2 => "gemmt2",
+            Self::ChannelGemm => "channel_gemm",
+            Self::TwoRowGemm => "two_row_gemm",
             Self::Dw => "dw",
             Self::Dwt => "dwt",
             Self::Group => "group",
@@ -73,7 +73,7 @@ impl Op {
 
     /// Whether MR stands before NR in the name of its kernels.
     fn is_mr_first(self) -> bool {
-        !matches!(self, Self::Gemmt | Self::Gemmt2 | Self::Dwt)
+        !matches!(self, Self::ChannelGemm | Self::TwoRowGemm | Self::Dwt)
     }
 
     /// The name of a tile, such as `f32_gemm_8x48`.
@@ -121,7 +121,7 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
     });
     let channel = channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)).map(|k| {
         let rate = measure.map(|duration| peak::channel(k, duration));
-        tile(k.name(), if k.rows() == 1 { Op::Gemmt } else { Op::Gemmt2 }, (k.mr(), k.nr()), rate)
+        tile(k.name(), if k.rows() == 1 { Op::ChannelGemm } else { Op::TwoRowGemm }, (k.mr(), k.nr()), rate)
     });
     let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
         let along_rows = kernels.rows().iter().chain(kernels.narrow()).map(|k| (k, Op::Dw));
@@ -163,8 +163,8 @@ pub fn markdown(only: Option<Isa>) -> String {
     }
     text += "\n| ISA | type | depthwise transposed, stride 2 (taps) | lanes |\n|---|---|---|---:|\n";
     for isa in isas() {
-        text.extend(upsampling_row::<f32>(isa));
-        text.extend(upsampling_row::<f64>(isa));
+        text.extend(depthwise_transposed_row::<f32>(isa));
+        text.extend(depthwise_transposed_row::<f64>(isa));
     }
     text += "\n| ISA | streaming passes | `f16` by |\n|---|---|---|\n";
     for isa in isas().filter(|isa| isa.is_available()) {
@@ -196,14 +196,18 @@ fn interleaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
 }
 
 /// The names of an ISA's kernels for depthwise ConvTranspose, without the prefix up to
-/// `upsample_`.
+/// `depthwise_transposed_`.
 #[must_use]
-pub fn upsampling<T: Real>(isa: Isa) -> Vec<&'static str> {
-    upsample_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("upsample_").next()).collect()
+pub fn depthwise_transposed_sizes<T: Real>(isa: Isa) -> Vec<&'static str> {
+    depthwise_transposed_kernels::<T>(isa)
+        .iter()
+        .filter_map(|k| k.name().rsplit("depthwise_transposed_").next())
+        .collect()
 }
 
-fn upsampling_row<T: Real>(isa: Isa) -> Option<String> {
-    let (names, lanes) = (upsampling::<T>(isa), upsample_kernels::<T>(isa).first()?.lanes());
+fn depthwise_transposed_row<T: Real>(isa: Isa) -> Option<String> {
+    let (names, lanes) =
+        (depthwise_transposed_sizes::<T>(isa), depthwise_transposed_kernels::<T>(isa).first()?.lanes());
     Some(format!("| {isa} | {} | {} | {lanes} |\n", T::NAME, names.join(", ")))
 }
 

@@ -82,7 +82,7 @@ CASES = [
     (lambda: convoke.conv(X, W, accuracy="exact"), convoke.UnavailableError, 'accuracy "exact" is none of strict'),
     (lambda: convoke.Planner(algorithm="magic"), convoke.UnavailableError, 'unknown algorithm "magic": expected one of winograd'),
     (lambda: convoke.Planner(isa="mmx"), convoke.UnavailableError, 'isa: "mmx" is not an ISA: expected one of portable'),
-    (lambda: convoke.Planner(algorithm="upsample").conv(X.shape, W.shape), convoke.UnavailableError, "Conv: upsample cannot be used"),
+    (lambda: convoke.Planner(algorithm="depthwise-transposed").conv(X.shape, W.shape), convoke.UnavailableError, "Conv: depthwise-transposed cannot be used"),
     (lambda: convoke.Planner(algorithm="winograd", workspace_limit=64).conv([1, 64, 56, 56], [64, 64, 3, 3]), convoke.WorkspaceError, "Conv: needs"),
 ]
 

@@ -6,8 +6,8 @@ use convoke_kernels::interleave::{OutputRun, PhaseCopy, Deinterleave, SourceRow,
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Prefetch, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
-    FlatTaps, Isa, Real, Residual, RowCopy, RowOffsets, Slots, TapTable, UpsampleInput, UpsampleOutput,
-    depthwise_kernels, grouped_kernels, upsample_kernels, interleave_kernels, winograd_kernels,
+    FlatTaps, Isa, Real, Residual, RowCopy, RowOffsets, Slots, TapTable, DepthwiseTransposedInput, DepthwiseTransposedOutput,
+    depthwise_kernels, grouped_kernels, depthwise_transposed_kernels, interleave_kernels, winograd_kernels,
 };
 
 use super::near;
@@ -88,13 +88,13 @@ pub(super) fn grouped<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()>
     )
 }
 
-pub(super) fn upsample<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
-    let kernel = u.choose(upsample_kernels::<T>(isa))?;
+pub(super) fn depthwise_transposed<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
+    let kernel = u.choose(depthwise_transposed_kernels::<T>(isa))?;
     let (planes, height, width) = (size(u, 3)?, size(u, 6)?, size(u, 40)?);
     let (x_plane, taps) = (height.saturating_mul(width), kernel.kernel().0 * kernel.kernel().1);
     let (out_width, rows) = (size(u, width.saturating_mul(2).saturating_add(4))?, size(u, 8)?);
     let used = rows.saturating_mul(out_width);
-    let output = UpsampleOutput {
+    let output = DepthwiseTransposedOutput {
         width: out_width,
         cropped: size(u, 6)?,
         row: size(u, 8)?,
@@ -102,7 +102,7 @@ pub(super) fn upsample<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
         plane: used.saturating_add(2),
     };
     let (x, w) = (near::<T>(u, end(planes, x_plane, x_plane))?, near(u, end(planes, taps, taps))?);
-    let input = UpsampleInput { planes, x: &x, x_plane, height, width, w: &w };
+    let input = DepthwiseTransposedInput { planes, x: &x, x_plane, height, width, w: &w };
     stored(
         u,
         (planes, end(planes, output.plane, used)),

@@ -20,7 +20,7 @@ use crate::with_bytes;
 
 /// The files of the kernels' public calls. Their checks refuse a call by a panic.
 const CHECKS: [&str; 7] =
-    ["depthwise.rs", "grouped.rs", "stream.rs", "ukernel.rs", "upsample.rs", "interleave.rs", "winograd.rs"];
+    ["depthwise.rs", "grouped.rs", "stream.rs", "ukernel.rs", "depthwise_transposed.rs", "interleave.rs", "winograd.rs"];
 
 /// Whether a panic is a refusal. The code behind the checks may not panic, and neither may
 /// arithmetic overflow, which nobody would see in a release build.
@@ -106,7 +106,7 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
 fn without_gemm<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     match u.int_in_range(0..=4)? {
         0 => direct::grouped::<T>(u, isa),
-        1 => direct::upsample::<T>(u, isa),
+        1 => direct::depthwise_transposed::<T>(u, isa),
         2 => direct::interleave::<T>(u, isa),
         3 => direct::depthwise::<T>(u, isa),
         _ => direct::winograd::<T>(u, isa),

@@ -3,10 +3,10 @@
 
 pub(crate) mod activation;
 pub(crate) mod depthwise;
+pub(crate) mod depthwise_transposed;
 pub(crate) mod gemm;
 pub(crate) mod grouped;
 pub(crate) mod interleave;
-pub(crate) mod upsample;
 pub(crate) mod winograd;
 
 use crate::real::Real;
@@ -96,8 +96,8 @@ macro_rules! kernels {
     (
         $isa:expr, #[$attr:meta], $elem:ident in $vector:ident;
         gemm: $($gemm_nr:literal x [$($gemm_mr:literal)+]),+;
-        gemmt: $($gemmt_nr:literal x [$($gemmt_mr:literal)+]),+;
-        gemmt2: $($gemmt2_nr:literal x [$($gemmt2_mr:literal)+]),+;
+        channel_gemm: $($channel_nr:literal x [$($channel_mr:literal)+]),+;
+        two_row_gemm: $($two_row_nr:literal x [$($two_row_mr:literal)+]),+;
         dw: $dw_nr:literal x [$($dw_mr:literal)+];
         $(dw in $half:ident: $half_nr:literal x [$($half_mr:literal)+];)?
         dwt: $dwt_nr:literal x [$($dwt_mr:literal)+];
@@ -116,8 +116,8 @@ macro_rules! kernels {
             $crate::generic::compile! {
                 #[$attr]
                 fn gemm<MR, NRV>(crate::ukernel::SpatialArgs<$elem>) = crate::generic::gemm::spatial::<V, MR, NRV>;
-                fn gemmt<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
-                fn gemmt2<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
+                fn channel_gemm<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
+                fn two_row_gemm<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
                     crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
             }
         }
@@ -179,8 +179,8 @@ macro_rules! kernels {
                 fn interleave(crate::interleave::InterleaveArgs<'_, $elem>) = crate::generic::interleave::interleave::<V>;
                 fn sum(crate::interleave::SumArgs<'_, $elem>) = crate::generic::interleave::sum::<V>;
                 fn deinterleave(crate::interleave::DeinterleaveArgs<'_, $elem>) = crate::generic::interleave::deinterleave::<V>;
-                fn upsample<SH, KH, KW, ODD>(crate::upsample::UpsampleArgs<'_, $elem>) =
-                    crate::generic::upsample::upsample::<V, SH, KH, KW, ODD>;
+                fn depthwise_transposed<SH, KH, KW, ODD>(crate::depthwise_transposed::DepthwiseTransposedArgs<'_, $elem>) =
+                    crate::generic::depthwise_transposed::depthwise_transposed::<V, SH, KH, KW, ODD>;
             }
         }
 
@@ -191,14 +191,14 @@ macro_rules! kernels {
                 gemm::gemm::<$gemm_mr, { $gemm_nr / LANES }>,
             )),+),+],
             channel: &[$($(crate::ChannelKernel::new::<$vector>(
-                (concat!(stringify!($elem), "_gemmt_", $gemmt_nr, "x", $gemmt_mr), $isa),
-                ($gemmt_mr, $gemmt_nr, 1),
-                gemm::gemmt::<$gemmt_mr, { $gemmt_nr / LANES }>,
+                (concat!(stringify!($elem), "_channel_gemm_", $channel_nr, "x", $channel_mr), $isa),
+                ($channel_mr, $channel_nr, 1),
+                gemm::channel_gemm::<$channel_mr, { $channel_nr / LANES }>,
             )),+),+],
             two_row: &[$($(crate::ChannelKernel::new::<$vector>(
-                (concat!(stringify!($elem), "_gemmt2_", $gemmt2_nr, "x", $gemmt2_mr), $isa),
-                ($gemmt2_mr, $gemmt2_nr, 2),
-                gemm::gemmt2::<{ $gemmt2_mr / 2 }, { $gemmt2_nr / LANES }>,
+                (concat!(stringify!($elem), "_two_row_gemm_", $two_row_nr, "x", $two_row_mr), $isa),
+                ($two_row_mr, $two_row_nr, 2),
+                gemm::two_row_gemm::<{ $two_row_mr / 2 }, { $two_row_nr / LANES }>,
             )),+),+],
             grouped: &[$($(crate::GroupedKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_group_", $group_mr, "x", $group_nr), $isa),
@@ -215,7 +215,7 @@ macro_rules! kernels {
                     deinterleave: passes::deinterleave,
                 }),
             }],
-            upsample: &$crate::generic::upsampling!($isa, $elem, $vector),
+            depthwise_transposed: &$crate::generic::transposed_table!($isa, $elem, $vector),
             activate: Code::new($isa, passes::activate),
             depthwise: DepthwiseKernels {
                 lanes: LANES,
@@ -280,21 +280,21 @@ pub(crate) use transforms;
 
 /// The kernels of depthwise transposed convolution, which are the same for all ISAs and types: the
 /// stride down, and taps down x along.
-macro_rules! upsampling {
+macro_rules! transposed_table {
     ($isa:expr, $elem:ident, $vector:ident) => {
-        $crate::generic::upsampling! {
+        $crate::generic::transposed_table! {
             $isa, $elem, $vector:
             (2: 2 x 2), (2: 3 x 3), (2: 4 x 4), (2: 5 x 5), (1: 1 x 2), (1: 1 x 3), (1: 1 x 4), (1: 1 x 5)
         }
     };
     ($isa:expr, $elem:ident, $vector:ident: $(($sh:literal: $kh:literal x $kw:literal)),+) => {
-        [$(crate::UpsampleKernel {
-            name: concat!(stringify!($elem), "_upsample_", $kh, "x", $kw),
+        [$(crate::DepthwiseTransposedKernel {
+            name: concat!(stringify!($elem), "_depthwise_transposed_", $kh, "x", $kw),
             lanes: LANES,
             stride: $sh,
             kernel: ($kh, $kw),
-            code: Code::new($isa, [passes::upsample::<$sh, $kh, $kw, 0>, passes::upsample::<$sh, $kh, $kw, 1>]),
+            code: Code::new($isa, [passes::depthwise_transposed::<$sh, $kh, $kw, 0>, passes::depthwise_transposed::<$sh, $kh, $kw, 1>]),
         }),+]
     };
 }
-pub(crate) use upsampling;
+pub(crate) use transposed_table;

@@ -14,8 +14,8 @@ pub(crate) mod of_f32 {
     crate::generic::kernels! {
         crate::Isa::Portable, #[inline(never)], f32 in F32x8;
         gemm: 8 x [1 2 3 4], 16 x [1 2];
-        gemmt: 8 x [1 2 3 4];
-        gemmt2: 8 x [4];
+        channel_gemm: 8 x [1 2 3 4];
+        two_row_gemm: 8 x [4];
         dw: 8 x [1 2 3];
         dwt: 8 x [1 2 3];
         group: 8 x [2 3 4], 16 x [2];
@@ -28,8 +28,8 @@ pub(crate) mod of_f64 {
     crate::generic::kernels! {
         crate::Isa::Portable, #[inline(never)], f64 in F64x4;
         gemm: 4 x [1 2 3 4], 8 x [1 2];
-        gemmt: 4 x [1 2 3 4];
-        gemmt2: 4 x [4];
+        channel_gemm: 4 x [1 2 3 4];
+        two_row_gemm: 4 x [4];
         dw: 4 x [1 2 3];
         dwt: 4 x [1 2 3];
         group: 4 x [2 3 4], 8 x [2];

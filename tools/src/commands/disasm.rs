@@ -9,7 +9,7 @@ use crate::assembly::{self, Function, Instruction, InstructionKind, Stack};
 use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
-use convoke_kernels::{Real, upsample_kernels, winograd_kernels};
+use convoke_kernels::{Real, depthwise_transposed_kernels, winograd_kernels};
 use convoke_tools::kernels::{self, Op, PASSES};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
@@ -91,9 +91,11 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "the epilogue of a tile with a residual or dropped columns: pointers and bounds",
             &[
-                Exception::new(Avx512, "*::gemm::*_gemm_*", 0, 20),
-                Exception::new(Avx512, "*::gemm::*_gemmt*", 0, 26),
-                Exception::new(Avx2, "*::gemm::*_gemm_*", 0, 6),
+                Exception::new(Avx512, "f32::gemm::f32_gemm_*", 0, 20),
+                Exception::new(Avx512, "f64::gemm::f64_gemm_*", 0, 20),
+                Exception::new(Avx512, "*::gemm::*_*_gemm_*", 0, 26),
+                Exception::new(Avx2, "f32::gemm::f32_gemm_*", 0, 6),
+                Exception::new(Avx2, "f64::gemm::f64_gemm_*", 0, 6),
                 Exception::new(Avx2, "f64::gemm::f64_gemm_4x8", 0, 10),
                 Exception::new(Neon, "*::gemm::*_gemm*", 1, 0),
             ],
@@ -148,10 +150,10 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, except with AVX-512",
             &[
-                Exception::new(Avx512, "*::passes::upsample::<*>", 0, 50),
-                Exception::new(Avx2, "*::passes::upsample::<*>", 8, 44),
-                Exception::new(Neon, "*::passes::upsample::<*>", 0, 1),
-                Exception::new(Neon, "*::passes::upsample::<2, 5, 5, *>", 19, 0),
+                Exception::new(Avx512, "*::passes::depthwise_transposed::<*>", 0, 50),
+                Exception::new(Avx2, "*::passes::depthwise_transposed::<*>", 8, 44),
+                Exception::new(Neon, "*::passes::depthwise_transposed::<*>", 0, 1),
+                Exception::new(Neon, "*::passes::depthwise_transposed::<2, 5, 5, *>", 19, 0),
             ],
         ),
         (
@@ -383,11 +385,11 @@ impl Name {
     /// The size of a GEMM tile, MR x NR, with the number of its accumulators.
     fn tile(&self) -> Option<LoopTile> {
         let (dtype, kernel) = self.path.split_once("::gemm::")?;
-        let (kind, sizes) = kernel.strip_prefix(dtype)?.strip_prefix('_')?.split_once('_')?;
+        let (kind, sizes) = kernel.strip_prefix(dtype)?.strip_prefix('_')?.rsplit_once('_')?;
         let (is_spatial, rows) = match kind {
             "gemm" => (true, 1),
-            "gemmt" => (false, 1),
-            "gemmt2" => (false, 2),
+            "channel_gemm" => (false, 1),
+            "two_row_gemm" => (false, 2),
             _ => return None,
         };
         let (first, second) = sizes.split_once('x')?;
@@ -414,7 +416,7 @@ fn tile_name(isa: Isa, dtype: &str, module: &str, function: &str) -> Option<Stri
     // A vector of f64 is two of NEON's registers.
     let registers = if isa == Isa::Neon && dtype == "f64" { 2 } else { 1 };
     let lanes = registers * register_lanes(isa, dtype) / if module == "narrow" { 2 } else { 1 };
-    let mr = if op == Op::Gemmt2 { 2 * rows } else { rows };
+    let mr = if op == Op::TwoRowGemm { 2 * rows } else { rows };
     Some(op.name(dtype, mr, vectors * lanes) + suffix)
 }
 
@@ -680,9 +682,9 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
         let is_straight = isa == Isa::Avx512 && ["4, 4, 2, 2", "6, 4, 4, 2", "6, 6, 4, 4"].contains(&sizes.as_str());
         paths.extend(is_straight.then(|| format!("winograd::straight::<{sizes}>")));
     }
-    for kernel in upsample_kernels::<T>(Isa::Portable) {
+    for kernel in depthwise_transposed_kernels::<T>(Isa::Portable) {
         let (stride, (down, along)) = (kernel.stride(), kernel.kernel());
-        paths.extend([0, 1].map(|odd| format!("passes::upsample::<{stride}, {down}, {along}, {odd}>")));
+        paths.extend([0, 1].map(|odd| format!("passes::depthwise_transposed::<{stride}, {down}, {along}, {odd}>")));
     }
     paths.iter().map(|path| format!("{dtype}::{path}")).collect()
 }
@@ -702,13 +704,16 @@ mod tests {
         assert_eq!(name(tile), expected);
         assert_eq!(name(&format!("{tile} (.llvm.4636524461619941761)")), expected);
         let x86 = |kernel: &str| name(&format!("convoke_kernels::x86_64::avx512::of_f64::{kernel}")).unwrap().1;
-        assert_eq!(x86("gemm::gemmt2::<4, 2>"), "f64::gemm::f64_gemmt2_16x8");
+        assert_eq!(x86("gemm::two_row_gemm::<4, 2>"), "f64::gemm::f64_two_row_gemm_16x8");
         assert_eq!(x86("narrow::dw_direct::<3>"), "f64::depthwise::f64_dw_3x4_direct");
         assert_eq!(x86("depthwise::dwt::<3>"), "f64::depthwise::f64_dwt_8x3");
         assert_eq!(x86("winograd::split::<6, 4>"), "f64::winograd::split::<6, 4>");
         let neon = |kernel: &str| name(&format!("convoke_kernels::aarch64::neon::{kernel}")).unwrap();
         assert_eq!(neon("of_f32::passes::sum::h0b66254eaa471833"), (Isa::Neon, String::from("f32::passes::sum")));
-        assert_eq!(neon("of_f64::gemm::gemmt::<6, 2>"), (Isa::Neon, String::from("f64::gemm::f64_gemmt_8x6")));
+        assert_eq!(
+            neon("of_f64::gemm::channel_gemm::<6, 2>"),
+            (Isa::Neon, String::from("f64::gemm::f64_channel_gemm_8x6"))
+        );
         let pass = "<pulp::x86::v3::V3>::vectorize::imp::<<pulp::x86::v3::V3 as pulp::Simd>::vectorize::Impl<\
                     convoke_kernels::stream::NarrowRows<half::bfloat::bf16>>>";
         assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::NarrowRows<bf16>"))));
@@ -725,8 +730,8 @@ mod tests {
             name.tile().map(|t| (t.mr, t.nr, t.accumulators))
         };
         assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_gemm_8x48"), Some((8, 48, 24)));
-        assert_eq!(sizes(Isa::Avx512, "f64::gemm::f64_gemmt_16x14"), Some((14, 16, 28)));
-        assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_gemmt2_32x8"), Some((8, 32, 16)));
+        assert_eq!(sizes(Isa::Avx512, "f64::gemm::f64_channel_gemm_16x14"), Some((14, 16, 28)));
+        assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_two_row_gemm_32x8"), Some((8, 32, 16)));
         assert_eq!(sizes(Isa::Avx2, "f32::gemm::f32_gemm_6x16"), Some((6, 16, 12)));
         assert_eq!(sizes(Isa::Neon, "f64::gemm::f64_gemm_6x8"), Some((6, 8, 24)));
         assert_eq!(sizes(Isa::Avx2, "f32::depthwise::f32_dw_6x8"), None);
@@ -735,7 +740,7 @@ mod tests {
     #[test]
     fn patterns() {
         assert!(matches("*::gemm::*_gemm_*", "f32::gemm::f32_gemm_8x48"));
-        assert!(!matches("*::gemm::*_gemm_*", "f32::gemm::f32_gemmt_48x8"));
+        assert!(!matches("*::gemm::f32_gemm_*", "f32::gemm::f32_channel_gemm_48x8"));
         assert!(matches("a*", "a") && matches("*", "") && matches("a", "a"));
         assert!(!matches("a*b", "abc") && !matches("a", "ab"));
     }

@@ -121,8 +121,8 @@ static inline void check_option_errors(void)
 #endif
     o = default_options(), o.algorithm = "fft";
     check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "unknown algorithm \"fft\"");
-    o = default_options(), o.algorithm = "upsample";
-    check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "upsample cannot be used");
+    o = default_options(), o.algorithm = "depthwise-transposed";
+    check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "depthwise-transposed cannot be used");
     o = default_options(), o.threads = 1025;
     check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan for 1025 threads; there must be at least 1 and at most 1024");
     o = default_options(), o.threads = SIZE_MAX;

@@ -15,9 +15,9 @@
 //! * The transforms of Winograd hold two rows of values (up to 16 vectors) and a column of the tile (up
 //!   to 8). Larger tiles of `f64` keep a part of these in the L1 cache.
 //! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
-//! * Upsampling by 5x5 of `f32` holds seven registers of weights, three rows of three vectors, two sums,
-//!   bias and bounds: 21. That of `f64` reads the weights from memory. The coefficients of the
-//!   exponential take at most 22, which both registers of a vector share.
+//! * Depthwise transposed convolution by 5x5 of `f32` holds seven registers of weights, three rows of three
+//!   vectors, two sums, bias and bounds: 21. That of `f64` reads the weights from memory. The coefficients
+//!   of the exponential take at most 22, which both registers of a vector share.
 
 pub(crate) mod convert;
 mod vector;
@@ -29,8 +29,8 @@ pub(crate) mod of_f32 {
         crate::Isa::Neon, #[target_feature(enable = "neon")], f32 in F32x4;
         gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
             12 x [1 2 3 4 5 6 7 8 9], 16 x [1 2 3 4 5 6], 24 x [1 2 3 4], 32 x [1 2 3], 48 x [1 2];
-        gemmt: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        gemmt2: 4 x [4 6 8 10 12], 8 x [4 6 8 10 12];
+        channel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+        two_row_gemm: 4 x [4 6 8 10 12], 8 x [4 6 8 10 12];
         dw: 4 x [1 2 3 4 5 6];
         dwt: 4 x [1 2 3 4 5 6];
         group: 4 x [8], 8 x [6 8], 12 x [6], 16 x [2 3 4], 20 x [4], 24 x [3], 32 x [2];
@@ -43,8 +43,8 @@ pub(crate) mod of_f64 {
     crate::generic::kernels! {
         crate::Isa::Neon, #[target_feature(enable = "neon")], f64 in F64x4;
         gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12], 8 x [1 2 3 4 5 6], 12 x [1 2 3 4], 16 x [1 2 3], 24 x [1 2];
-        gemmt: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-        gemmt2: 4 x [4 6], 8 x [4 6];
+        channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
+        two_row_gemm: 4 x [4 6], 8 x [4 6];
         dw: 4 x [1 2 3 4];
         dwt: 4 x [1 2 3 4];
         group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];

@@ -9,8 +9,9 @@
 //! * The input transform of Winograd holds two rows of values (up to 16) and a column of the tile (up
 //!   to 8), so that larger tiles keep a part of these in the L1 cache. So does the output transform.
 //! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
-//! * Upsampling holds up to three rows of three vectors, two sums, bias, bounds and one weight: 15.
-//!   Only 2x2 holds its weights in registers. Activations read their coefficients from memory.
+//! * Depthwise transposed convolution holds up to three rows of three vectors, two sums, bias, bounds and
+//!   one weight: 15. Only 2x2 holds its weights in registers. Activations read their coefficients from
+//!   memory.
 
 /// AVX-512 uses these vectors too, in its kernels for narrow rows.
 pub(crate) mod vector;
@@ -22,8 +23,8 @@ pub(crate) mod of_f32 {
     crate::generic::kernels! {
         crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], f32 in F32x8;
         gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6], 24 x [1 2 3], 32 x [1 2], 48 x [1 2];
-        gemmt: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
-        gemmt2: 8 x [4 6], 16 x [4 6];
+        channel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
+        two_row_gemm: 8 x [4 6], 16 x [4 6];
         dw: 8 x [1 2 3 4 5 6];
         dwt: 8 x [1 2 3 4 5 6];
         group: 8 x [4 5 6], 16 x [3 4 5 6], 24 x [2 3], 32 x [2];
@@ -37,8 +38,8 @@ pub(crate) mod of_f64 {
     crate::generic::kernels! {
         crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], f64 in F64x4;
         gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6], 12 x [1 2 3], 16 x [1 2], 24 x [1 2];
-        gemmt: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-        gemmt2: 4 x [4 6], 8 x [4 6];
+        channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
+        two_row_gemm: 4 x [4 6], 8 x [4 6];
         dw: 4 x [1 2 3 4 5 6];
         dwt: 4 x [1 2 3 4 5 6];
         group: 4 x [4 5 6], 8 x [3 4 5 6], 12 x [2 3], 16 x [2];

@@ -14,9 +14,9 @@
 //!   8) and one operand. The output transform holds one output column (up to 8 + 6, and the sums of
 //!   the pairs), and keeps other columns in the L1 cache.
 //! * Interleaving holds 8 phases, the results of a round of zips, and two tables of lanes.
-//! * Upsampling by 4x4 holds 16 weights, two rows of three vectors, two sums, two tables of lanes, bias
-//!   and bounds: 29. 5x5 holds 13 of its weights, and reads the others from memory. The coefficients of
-//!   the exponential take at most 22.
+//! * Depthwise transposed convolution by 4x4 holds 16 weights, two rows of three vectors, two sums, two
+//!   tables of lanes, bias and bounds: 29. 5x5 holds 13 of its weights, and reads the others from memory.
+//!   The coefficients of the exponential take at most 22.
 
 pub(crate) mod convert;
 mod vector;
@@ -30,8 +30,8 @@ pub(crate) mod of_f32 {
         f32 in F32x16;
         gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
             48 x [1 2 3 4 5 6 7 8 9], 64 x [1 2 3 4 5 6], 96 x [1 2 3 4], 128 x [1 2 3], 192 x [1 2];
-        gemmt: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        gemmt2: 16 x [4 6 8 10 12], 32 x [4 6 8 10 12];
+        channel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+        two_row_gemm: 16 x [4 6 8 10 12], 32 x [4 6 8 10 12];
         dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
         dw in F32x8: 8 x [1 2 3 4 5 6 7 8];
         dwt: 16 x [1 2 3 4 5 6 7 8];
@@ -48,8 +48,8 @@ pub(crate) mod of_f64 {
         f64 in F64x8;
         gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
             24 x [1 2 3 4 5 6 7 8 9], 32 x [1 2 3 4 5 6], 48 x [1 2 3 4], 64 x [1 2 3], 96 x [1 2];
-        gemmt: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        gemmt2: 8 x [4 6 8 10 12], 16 x [4 6 8 10 12];
+        channel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+        two_row_gemm: 8 x [4 6 8 10 12], 16 x [4 6 8 10 12];
         dw: 8 x [1 2 3 4 5 6 7 8];
         dw in F64x4: 4 x [1 2 3 4];
         dwt: 8 x [1 2 3 4 5 6 7 8];

@@ -3,7 +3,7 @@
 //!
 //! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
 //! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
-//! [`UpsampleKernel::LEAST_WIDTH`] are left to [`exact`].
+//! [`DepthwiseTransposedKernel::LEAST_WIDTH`] are left to [`exact`].
 //!
 //! A unit of work is a chunk of output rows of one channel of one image; with one thread, a chunk has
 //! all rows. A task's scratch holds the rows of X that a chunk sees, where X is of a 16-bit type,
@@ -13,9 +13,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::{Range, RangeInclusive};
 
-use convoke_kernels::catalogue::upsample_kernels;
+use convoke_kernels::catalogue::depthwise_transposed_kernels;
 use convoke_kernels::stream;
-use convoke_kernels::{Dest, Isa, UpsampleInput, UpsampleKernel, UpsampleOutput};
+use convoke_kernels::{DepthwiseTransposedInput, DepthwiseTransposedKernel, DepthwiseTransposedOutput, Dest, Isa};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
 use super::exact;
@@ -38,7 +38,7 @@ const STRIDE: usize = 2;
 
 /// An axis has fewer positions than this, with its padding. Kernels find places by the product of
 /// two such numbers, which must not overflow.
-const MOST_PLACES: usize = UpsampleKernel::<f32>::MOST_PLACES;
+const MOST_PLACES: usize = DepthwiseTransposedKernel::<f32>::MOST_PLACES;
 
 /// Bytes of the sums of a chunk where kernels cannot store into Y: they stay in the L1 cache,
 /// beside X's rows.
@@ -85,17 +85,17 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let (h, w) = last_axes(geometry)?;
-    if w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH {
+    if w.input < DepthwiseTransposedKernel::<T::Acc>::LEAST_WIDTH {
         // Such rows are not worth kernels, but packed weights have to serve every size.
         return Ok(exact::offer(request));
     }
-    let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
-    let kernel = upsample_kernels::<T::Acc>(request.isa())
+    let serves = |k: &&DepthwiseTransposedKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
+    let kernel = depthwise_transposed_kernels::<T::Acc>(request.isa())
         .iter()
         .find(serves)
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
-    let chunks = UpsampleChunks::new(request, (&h, &w), finish.is_direct(), most_bytes);
+    let chunks = DepthwiseTransposedChunks::new(request, (&h, &w), finish.is_direct(), most_bytes);
 
     let mut scratch = Ledger::default();
     let seen = if T::DIRECT { 0 } else { rows_seen(&h, chunks.rows) * w.input };
@@ -121,14 +121,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     };
     let build: Build<'a, T> = Box::new(move || {
         let (geometry, isa) = (geometry.clone(), request.isa());
-        Box::new(Upsample { geometry, isa, finish, kernel, h, w, chunks, seen, sums })
+        Box::new(DepthwiseTransposed { geometry, isa, finish, kernel, h, w, chunks, seen, sums })
     });
     Ok(Offer { recipe, build })
 }
 
 /// How Y is cut: each channel of each image into chunks of rows, and the chunks into tasks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct UpsampleChunks {
+struct DepthwiseTransposedChunks {
     /// Channels of all images.
     channels: usize,
     /// Output rows of a chunk, and chunks of a channel.
@@ -137,7 +137,7 @@ struct UpsampleChunks {
     tasks: usize,
 }
 
-impl UpsampleChunks {
+impl DepthwiseTransposedChunks {
     /// A channel is cut where there are too few channels for the threads, and where sums that
     /// kernels cannot store into Y should stay in a cache; the sums take at most `most_bytes`.
     fn new<T: Element>(request: &Request<'_, T>, (h, w): (&Axis, &Axis), is_direct: bool, most_bytes: usize) -> Self {
@@ -168,23 +168,23 @@ impl UpsampleChunks {
     }
 }
 
-struct Upsample<T: Element> {
+struct DepthwiseTransposed<T: Element> {
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,
-    kernel: &'static UpsampleKernel<T::Acc>,
+    kernel: &'static DepthwiseTransposedKernel<T::Acc>,
     h: Axis,
     w: Axis,
-    chunks: UpsampleChunks,
+    chunks: DepthwiseTransposedChunks,
     /// The rows of X that a chunk sees, and its sums.
     seen: Piece<T::Acc>,
     sums: Piece<T::Acc>,
 }
 
-impl<T: Element> Upsample<T> {
+impl<T: Element> DepthwiseTransposed<T> {
     /// The channel, counted over the images, and the output rows of a unit.
     fn unit(&self, unit: usize) -> (usize, Range<usize>) {
-        let UpsampleChunks { rows, count, .. } = self.chunks;
+        let DepthwiseTransposedChunks { rows, count, .. } = self.chunks;
         let (channel, chunk) = (unit / count, unit % count);
         (channel, chunk * rows..((chunk + 1) * rows).min(self.h.output))
     }
@@ -214,7 +214,7 @@ impl<T: Element> Upsample<T> {
         let channels = first..first + planes.len();
         let weights = &io.weights[channels.start * taps..channels.end * taps];
         let at = planes.start * out_spatial + rows.start * w.output;
-        let mut output = UpsampleOutput {
+        let mut output = DepthwiseTransposedOutput {
             width: w.output,
             cropped: w.pad_begin,
             row: rows.start + h.pad_begin,
@@ -246,8 +246,14 @@ impl<T: Element> Upsample<T> {
     }
 
     /// What a call reads: the first `height` rows of `planes` channels, from `x` on.
-    fn input<'a>(&self, planes: usize, x: &'a [T::Acc], height: usize, w: &'a [T::Acc]) -> UpsampleInput<'a, T::Acc> {
-        UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
+    fn input<'a>(
+        &self,
+        planes: usize,
+        x: &'a [T::Acc],
+        height: usize,
+        w: &'a [T::Acc],
+    ) -> DepthwiseTransposedInput<'a, T::Acc> {
+        DepthwiseTransposedInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
     }
 }
 
@@ -261,7 +267,7 @@ fn rows_seen(axis: &Axis, outputs: usize) -> usize {
     (outputs / axis.stride + 2 + rows_before(axis)).min(axis.input)
 }
 
-impl<T: Element> Split for Upsample<T> {
+impl<T: Element> Split for DepthwiseTransposed<T> {
     fn tasks(&self) -> usize {
         self.chunks.tasks
     }
@@ -277,7 +283,7 @@ impl<T: Element> Split for Upsample<T> {
     }
 }
 
-impl<T: Element> Lowering<T> for Upsample<T> {
+impl<T: Element> Lowering<T> for DepthwiseTransposed<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         for (packed, w) in packed.iter_mut().zip(w) {
             *packed = w.to_acc();
@@ -297,7 +303,7 @@ impl<T: Element> Lowering<T> for Upsample<T> {
 #[cfg(test)]
 mod tests {
     use convoke_kernels::Isa;
-    use convoke_kernels::catalogue::upsample_kernels;
+    use convoke_kernels::catalogue::depthwise_transposed_kernels;
 
     use super::accepts;
     use crate::ConvTranspose;
@@ -308,7 +314,9 @@ mod tests {
         for (h, w) in sizes().flat_map(|h| sizes().map(move |w| (h, w))) {
             let operator = ConvTranspose::new([3, 1, h.0, w.0]).group(3).strides([h.1, w.1]);
             let is_accepted = accepts(&operator.geometry(&[1, 3, 8, 8]).unwrap()).is_ok();
-            for kernels in Isa::ALL.map(upsample_kernels::<f32>).into_iter().filter(|kernels| !kernels.is_empty()) {
+            for kernels in
+                Isa::ALL.map(depthwise_transposed_kernels::<f32>).into_iter().filter(|kernels| !kernels.is_empty())
+            {
                 let is_there = kernels.iter().any(|k| (k.stride() as i64, k.kernel(), w.1) == (h.1, (h.0, w.0), 2));
                 assert_eq!(is_accepted, is_there, "{h:?} {w:?}");
             }

@@ -17,14 +17,14 @@ use crate::ukernel::{Epilogue, EpilogueArgs, name_and_isa};
 /// Sizes: no position of a row of X overflows, and no position of a row of the output before it
 /// is cropped. A row of the output is made of pairs of vectors. Only the first pair and the last
 /// two pairs see positions outside of a row of X.
-pub(crate) struct UpsampleArgs<'a, T> {
-    pub(crate) input: UpsampleInput<'a, T>,
-    pub(crate) output: UpsampleOutput,
+pub(crate) struct DepthwiseTransposedArgs<'a, T> {
+    pub(crate) input: DepthwiseTransposedInput<'a, T>,
+    pub(crate) output: DepthwiseTransposedOutput,
     pub(crate) y: *mut T,
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-impl<T> UpsampleArgs<'_, T> {
+impl<T> DepthwiseTransposedArgs<'_, T> {
     /// Half of the elements cropped before a row, rounded down. It is the position in X of output 0.
     #[inline(always)]
     pub(crate) fn shift(&self) -> isize {
@@ -34,7 +34,7 @@ impl<T> UpsampleArgs<'_, T> {
 
 /// What a call reads.
 #[derive(Debug, Clone, Copy)]
-pub struct UpsampleInput<'a, T> {
+pub struct DepthwiseTransposedInput<'a, T> {
     /// Number of channels. Each has a plane of X, a kernel, and a plane of the output.
     pub planes: usize,
     /// The planes of X, `height` rows each, one behind the other.
@@ -52,7 +52,7 @@ pub struct UpsampleInput<'a, T> {
 
 /// The part of the output that a call computes: whole rows.
 #[derive(Debug, Clone, Copy)]
-pub struct UpsampleOutput {
+pub struct DepthwiseTransposedOutput {
     /// Elements of a row.
     pub width: usize,
     /// Elements that are cropped before a row.
@@ -65,21 +65,21 @@ pub struct UpsampleOutput {
     pub plane: usize,
 }
 
-type UpsampleFn<T> = unsafe fn(&UpsampleArgs<'_, T>);
+type DepthwiseTransposedFn<T> = unsafe fn(&DepthwiseTransposedArgs<'_, T>);
 
 /// A kernel for one kernel size.
-pub struct UpsampleKernel<T: 'static> {
+pub struct DepthwiseTransposedKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) lanes: usize,
     pub(crate) stride: usize,
     pub(crate) kernel: (usize, usize),
     /// The functions for an even and for an odd number of elements cropped before a row.
-    pub(crate) code: Code<[UpsampleFn<T>; 2]>,
+    pub(crate) code: Code<[DepthwiseTransposedFn<T>; 2]>,
 }
 
-name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
+name_and_isa!(DepthwiseTransposedKernel, "Name, as `<dtype>_depthwise_transposed_<taps down>x<taps along>`.");
 
-impl<T: Real> UpsampleKernel<T> {
+impl<T: Real> DepthwiseTransposedKernel<T> {
     /// Rows, and elements of a row, are fewer than this: those of X, of the output, and those
     /// cropped before the output. The product of two of them fits `isize`, so that no position
     /// overflows.
@@ -113,12 +113,12 @@ impl<T: Real> UpsampleKernel<T> {
     /// are shorter than [`LEAST_WIDTH`](Self::LEAST_WIDTH).
     pub fn run(
         &self,
-        input: &UpsampleInput<'_, T>,
+        input: &DepthwiseTransposedInput<'_, T>,
         y: &mut Dest<'_, T>,
-        output: &UpsampleOutput,
+        output: &DepthwiseTransposedOutput,
         epilogue: &Epilogue<'_, T>,
     ) {
-        let &UpsampleInput { planes, x, x_plane, height, width, w } = input;
+        let &DepthwiseTransposedInput { planes, x, x_plane, height, width, w } = input;
         let Some(last) = planes.checked_sub(1) else { return };
         if output.rows == 0 || output.width == 0 {
             return;
@@ -137,8 +137,8 @@ impl<T: Real> UpsampleKernel<T> {
         assert!(end(x_plane, height * width) <= x.len(), "the input is too short");
         assert!(end(taps, taps) <= w.len(), "too few weights");
         let epilogue = epilogue.checked(y, written, planes);
-        let args = UpsampleArgs { input: *input, output: *output, y: y.as_mut_ptr(), epilogue };
-        // SAFETY: the assertions cover the memory that UpsampleArgs asks for. Dest grants the
+        let args = DepthwiseTransposedArgs { input: *input, output: *output, y: y.as_mut_ptr(), epilogue };
+        // SAFETY: the assertions cover the memory that DepthwiseTransposedArgs asks for. Dest grants the
         // writes.
         unsafe { (self.code.on_this_cpu()[output.cropped % 2])(&args) };
     }

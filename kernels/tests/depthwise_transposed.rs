@@ -5,12 +5,13 @@ mod common;
 
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::{
-    Dest, Epilogue, Isa, Real, Residual, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels,
+    DepthwiseTransposedInput, DepthwiseTransposedKernel, DepthwiseTransposedOutput, Dest, Epilogue, Isa, Real,
+    Residual, depthwise_transposed_kernels,
 };
 
-fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static UpsampleKernel<T>)) {
+fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static DepthwiseTransposedKernel<T>)) {
     for isa in Isa::ALL {
-        let kernels = upsample_kernels::<T>(isa);
+        let kernels = depthwise_transposed_kernels::<T>(isa);
         assert!(kernels.iter().all(|k| k.isa() == isa && k.name().starts_with(T::NAME)));
         assert_eq!(kernels.is_empty(), !isa.is_available());
         kernels.iter().for_each(&mut check);
@@ -19,9 +20,9 @@ fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static UpsampleKernel<T>)) {
 
 /// One element of the output before the clamp, by the definition.
 fn element<T: Real>(
-    kernel: &UpsampleKernel<T>,
-    input: &UpsampleInput<'_, T>,
-    output: &UpsampleOutput,
+    kernel: &DepthwiseTransposedKernel<T>,
+    input: &DepthwiseTransposedInput<'_, T>,
+    output: &DepthwiseTransposedOutput,
     [plane, row, column]: [usize; 3],
 ) -> f64 {
     let (kh, kw) = kernel.kernel();
@@ -61,8 +62,8 @@ fn check<T: Real>(widths: &[usize]) {
                 let (w, bias) = (numbers.vec::<T>(planes * kh * kw), numbers.vec::<T>(planes));
                 let len = (planes - 1) * plane + rows * out_width;
                 let residual = numbers.vec::<T>(len);
-                let input = UpsampleInput { planes, x: &x, x_plane, height, width, w: &w };
-                let output = UpsampleOutput { width: out_width, cropped, row, rows, plane };
+                let input = DepthwiseTransposedInput { planes, x: &x, x_plane, height, width, w: &w };
+                let output = DepthwiseTransposedOutput { width: out_width, cropped, row, rows, plane };
                 let infinite = (T::NEG_INFINITY, T::INFINITY);
                 let bounds = (T::from_f64(-0.5), T::from_f64(0.75));
                 for (residual, (lo, hi)) in [(None, infinite), (Some(&residual[..]), bounds)] {
@@ -103,11 +104,11 @@ fn values_that_are_not_finite_stay_where_the_definition_has_them() {
         let (kh, kw) = kernel.kernel();
         let (height, width) = (3, 40);
         let (w, bias) = (vec![1.0; kh * kw], [0.5]);
-        let output = UpsampleOutput { width: 2 * width, cropped: 1, row: 0, rows: kh, plane: 0 };
+        let output = DepthwiseTransposedOutput { width: 2 * width, cropped: 1, row: 0, rows: kh, plane: 0 };
         for (at, value) in [(0, f32::NAN), (17, f32::INFINITY), (width + 39, f32::NAN)] {
             let mut x = vec![0.25; height * width];
             x[at] = value;
-            let input = UpsampleInput { planes: 1, x: &x, x_plane: 0, height, width, w: &w };
+            let input = DepthwiseTransposedInput { planes: 1, x: &x, x_plane: 0, height, width, w: &w };
             let mut y = vec![0.0; kh * 2 * width];
             let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: f32::NEG_INFINITY, hi: f32::INFINITY };
             kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
@@ -121,11 +122,13 @@ fn values_that_are_not_finite_stay_where_the_definition_has_them() {
 
 #[test]
 fn calls_that_do_not_fit_are_refused() {
-    let kernel = &upsample_kernels::<f32>(Isa::Portable)[0];
+    let kernel = &depthwise_transposed_kernels::<f32>(Isa::Portable)[0];
     let x = [0.0; 40];
-    let fits = UpsampleInput { planes: 2, x: &x, x_plane: 20, height: 4, width: 5, w: &x[..8] };
-    let whole = UpsampleOutput { width: 10, cropped: 0, row: 0, rows: 8, plane: 80 };
-    let refused = |change: fn(&mut UpsampleInput<'_, f32>, &mut UpsampleOutput), planes: usize, residual: usize| {
+    let fits = DepthwiseTransposedInput { planes: 2, x: &x, x_plane: 20, height: 4, width: 5, w: &x[..8] };
+    let whole = DepthwiseTransposedOutput { width: 10, cropped: 0, row: 0, rows: 8, plane: 80 };
+    let refused = |change: fn(&mut DepthwiseTransposedInput<'_, f32>, &mut DepthwiseTransposedOutput),
+                   planes: usize,
+                   residual: usize| {
         let (mut input, mut output) = (fits, whole);
         change(&mut input, &mut output);
         let residual = vec![0.0; residual];

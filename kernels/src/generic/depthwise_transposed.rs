@@ -18,9 +18,9 @@
 )]
 
 use crate::Real;
+use crate::depthwise_transposed::DepthwiseTransposedArgs;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::ukernel::EpilogueArgs;
-use crate::upsample::UpsampleArgs;
 
 /// The most vectors of a row of X that a step holds in registers, and the most rows: 5 taps with
 /// stride 2 see as many.
@@ -50,10 +50,16 @@ const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
 /// modulo 2.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`DepthwiseTransposedArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const KW: usize, const ODD: usize>(
-    args: &UpsampleArgs<'_, V::Elem>,
+pub(crate) unsafe fn depthwise_transposed<
+    V: Simd,
+    const SH: usize,
+    const KH: usize,
+    const KW: usize,
+    const ODD: usize,
+>(
+    args: &DepthwiseTransposedArgs<'_, V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
     // SAFETY: the caller's promise, passed on. Planes are as far apart as it says, and steps see
@@ -147,7 +153,7 @@ impl<V: Simd> PairEdges<V> {
     /// # Safety
     /// CPU: the ISA of `V`.
     #[inline(always)]
-    unsafe fn new(args: &UpsampleArgs<'_, V::Elem>, (low, held): (isize, usize)) -> Self {
+    unsafe fn new(args: &DepthwiseTransposedArgs<'_, V::Elem>, (low, held): (isize, usize)) -> Self {
         let (width, out_width) = (args.input.width, args.output.width);
         let pairs = out_width.div_ceil(2 * V::LANES);
         let position = |pair: usize| (pair * V::LANES) as isize + args.shift() + low;
@@ -172,7 +178,7 @@ impl<V: Simd> PairEdges<V> {
 /// One step for one pair of output vectors.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states. Unless `MASKED`, the pair is one of
+/// CPU: the ISA of `V`. Memory: as [`DepthwiseTransposedArgs`] states. Unless `MASKED`, the pair is one of
 /// those inside. Unless `PARTIAL`, all rows of the step exist in X and in the output. A `PARTIAL`
 /// step is also `MASKED`.
 #[inline(always)]
@@ -185,7 +191,7 @@ unsafe fn pairs<
     const MASKED: bool,
     const PARTIAL: bool,
 >(
-    args: &UpsampleArgs<'_, V::Elem>,
+    args: &DepthwiseTransposedArgs<'_, V::Elem>,
     weights: &Weights<V>,
     &Place { step, pair, x, y }: &Place<V>,
     edges: &PairEdges<V>,
