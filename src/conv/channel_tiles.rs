@@ -1,4 +1,4 @@
-//! Tiles with vectors along output channels: how a row of pixels and the channels are cut.
+//! Tiles with vectors along output channels: how rows of pixels and the channels are cut.
 
 use core::ops::Range;
 
@@ -7,11 +7,11 @@ use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real};
 
 use crate::machine::Machine;
 
-/// What the calls for a panel of weights prefetch: the next panel, while this one is multiplied.
+/// Prefetches the next panel of weights while one is multiplied.
 ///
-/// A single call of few pixels may take less time than its own weights take from the L3 cache. It
-/// reads them as fast as the cache gives them, and whatever else is asked for gets in the way.
-/// Such a call prefetches nothing, or its own panel where the next panel follows it in memory.
+/// A single call of few pixels may take less time than the L3 cache needs to deliver its weights.
+/// Prefetching then competes with these loads. Such a call prefetches nothing, or its own panel where
+/// the next one follows it in memory.
 pub(crate) struct PanelPrefetch<'w, T> {
     left: &'w [T],
     mode: PrefetchMode,
@@ -20,16 +20,16 @@ pub(crate) struct PanelPrefetch<'w, T> {
 #[derive(Clone, Copy)]
 enum PrefetchMode {
     Nothing,
-    /// The call's own panel, some way ahead: [`Prefetch::STREAM`].
+    /// The call's own panel, a fixed distance ahead: [`Prefetch::STREAM`].
     Stream,
     /// A line of the next panel with each step of k.
     Lines,
-    /// Two lines of the next panel with each step of k, where one call has to prefetch it all.
+    /// Two lines of the next panel with each step of k: a single call has to prefetch all of it.
     Pairs,
 }
 
 impl<'w, T: Real> PanelPrefetch<'w, T> {
-    /// Prefetches `weights` during `calls` calls of kernels, the first of which is `kernel`.
+    /// Prefetches `weights` during `calls` calls, the first of which is of `kernel`.
     pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let row = kernel.nr() * size_of::<T>();
         let mode = match calls {
@@ -40,7 +40,7 @@ impl<'w, T: Real> PanelPrefetch<'w, T> {
         Self { left: weights, mode }
     }
 
-    /// As [`new`](Self::new), where `weights` follow those of the calls in memory.
+    /// As [`new`](Self::new), where `weights` follow the current panel in memory.
     pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let is_read_bound = rate.bytes_in_step(kernel) <= kernel.nr() * size_of::<T>();
         if calls == 1 && is_read_bound && kernel.mr() <= Prefetch::STREAM_PIXELS {
@@ -62,7 +62,7 @@ impl<'w, T: Real> PanelPrefetch<'w, T> {
     }
 }
 
-/// How fast weights are prefetched beside multiply-adds.
+/// How many bytes of weights arrive beside multiply-adds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate {
     fmas_per_cycle: f64,
@@ -75,29 +75,23 @@ impl Rate {
         Self { fmas_per_cycle: machine.fmas_per_cycle, bytes_per_cycle }
     }
 
-    /// Bytes that are prefetched in the time of one step of k.
+    /// Bytes that arrive during one step of k.
     fn bytes_in_step<T: Real>(self, kernel: &ChannelKernel<T>) -> usize {
         (kernel.fmas() as f64 / self.fmas_per_cycle) as usize * self.bytes_per_cycle
     }
 }
 
-/// The kernels for a row of pixels, which is cut into tiles of nearly equal width, and for
-/// channels, which are cut into panels.
+/// The kernels for a row of pixels, in tiles of nearly equal width, and for panels of channels.
 pub(crate) struct ChannelTiles<T: Real> {
     pub(crate) panels: ChannelPanels,
-    /// Pixels of a row.
     pub(crate) width: usize,
-    /// Tiles of a row.
     pub(crate) count: usize,
-    /// Pixels of the narrower tiles. It is kept because tiles follow one another too fast for a
-    /// division.
+    /// Pixels of the narrower tiles, kept because a division for each tile would be slow.
     narrow: usize,
-    /// Tiles that have one pixel more.
     wider: usize,
-    /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
+    /// By panel (wide, narrow), then by tile (wider, narrower).
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
-    /// For wide panels and for narrow ones: the kernels of two rows at once, where rows have so
-    /// few pixels.
+    /// The kernels of two rows at once, by panel, where rows have few enough pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
     rate: Rate,
 }
@@ -126,22 +120,20 @@ impl<T: Real> ChannelTiles<T> {
         self.kernels[0][0].name()
     }
 
-    /// Elements of a vector.
     pub(crate) fn lanes(&self) -> usize {
         self.panels.lanes
     }
 
-    /// Channels of a wide panel.
     pub(crate) fn nr(&self) -> usize {
         self.panels.wide
     }
 
-    /// Channels of the panel that begins where `channels` are left, with those that fill it up.
+    /// Channels of the panel that begins where `channels` are left, padding included.
     pub(crate) fn panel(&self, channels: usize) -> usize {
         self.panels.panel(channels).0
     }
 
-    /// Channels with those that fill up the last panel.
+    /// Channels, the padding of the last panel included.
     pub(crate) fn padded(&self, channels: usize) -> usize {
         self.panels.padded(channels)
     }
@@ -152,7 +144,6 @@ impl<T: Real> ChannelTiles<T> {
         start(t)..start(t + 1)
     }
 
-    /// Pixels of a tile, at most.
     pub(crate) fn most_pixels(&self) -> usize {
         self.two_rows(self.nr()).map_or(self.pixels(0).len(), ChannelKernel::mr)
     }
@@ -163,14 +154,13 @@ impl<T: Real> ChannelTiles<T> {
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
-    /// The kernel for two rows of pixels and a panel of `channels` channels. None where rows are
-    /// too long.
+    /// The kernel for two rows of pixels and a panel of `channels` channels. None if rows are too long.
     pub(crate) fn two_rows(&self, channels: usize) -> Option<&'static ChannelKernel<T>> {
         self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
     }
 
-    /// Estimated cycles of one step of k for a row of pixels and all channels. If `are_paired`, rows are
-    /// multiplied two at a time where there are kernels for that.
+    /// Estimated cycles of one step of k for a row of pixels and all channels. `are_paired` allows
+    /// kernels of two rows.
     pub(crate) fn cycles(&self, machine: &Machine, channels: usize, are_paired: bool) -> f64 {
         let last = channels % self.nr();
         let of_panel = |channels: usize| match self.two_rows(channels).filter(|_| are_paired) {
@@ -183,7 +173,6 @@ impl<T: Real> ChannelTiles<T> {
         (channels / self.nr()) as f64 * of_panel(self.nr()) + if last == 0 { 0.0 } else { of_panel(last) }
     }
 
-    /// How fast the calls prefetch weights.
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }
@@ -216,14 +205,13 @@ impl ChannelPanels {
         Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.last()?.nr() })
     }
 
-    /// Channels of the panel that begins where `channels` are left, with those that fill it up;
-    /// and whether it is narrow.
+    /// Channels of the panel that begins where `channels` are left, padding included, and whether it is
+    /// narrow.
     pub(crate) fn panel(&self, channels: usize) -> (usize, bool) {
         let narrow = channels <= self.lanes && self.wide > self.lanes;
         (if narrow { self.lanes } else { self.wide }, narrow)
     }
 
-    /// Channels with those that fill up the last panel.
     pub(crate) fn padded(&self, channels: usize) -> usize {
         let rest = channels % self.wide;
         channels - rest + if rest == 0 { 0 } else { self.panel(rest).0 }

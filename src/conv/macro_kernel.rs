@@ -1,11 +1,9 @@
-//! The macro-kernel that the GEMM lowerings share: panels of packed weights times a block of
-//! columns, tile by tile.
+//! The macro-kernel of the GEMM lowerings: panels of packed weights times a chunk of columns.
 //!
-//! C = A B. A is the packed weights, MR rows a panel. B is a block of columns, which kernels read
-//! through row offsets: shifted views of padded planes, rows of X itself, or packed panels. K is
-//! in blocks. Between two blocks of K the tiles of C are kept in scratch memory, each contiguous,
-//! and the last block of K finishes them into Y. The products of every element are added in the
-//! order of k, whatever the tiles, and so results do not depend on how the work is split.
+//! C = A B. A is the packed weights, MR rows a panel. Kernels read B through row offsets: it may be
+//! shifted views of padded planes, rows of X itself, or packed panels. K is cut into blocks. Between
+//! blocks the tiles of C stay in scratch, and the last block finishes them into Y. Each element adds its
+//! products in the order of k, so that results do not depend on how the work is split.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,15 +19,14 @@ use crate::exec::region::Stores;
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 
-/// Bytes of a block of A (MC x KC): it stays in the L2 cache, beside B and the sums.
+/// Bytes of a block of A (MC x KC). It stays in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// The most steps of k for which stores take longer than products.
+/// Up to so many steps of k, storing takes longer than multiplying.
 pub(crate) const FEW_STEPS: usize = 96;
-/// The fewest rows of Y that exceed the first level of the TLB, if each row is in a page of its
-/// own.
+/// Rows of Y that exceed the first level of the TLB if each is in a page of its own.
 const MANY_ROWS: usize = 64;
 
 /// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more
@@ -42,8 +39,7 @@ pub(crate) struct RowPanels {
 }
 
 impl RowPanels {
-    /// As few panels of at most `mr` rows as possible, whose heights differ by at most one: no
-    /// panel is left with a row or two.
+    /// As few panels of at most `mr` rows as possible, whose heights differ by at most one.
     pub(crate) fn new(rows: usize, mr: usize) -> Self {
         let count = rows.div_ceil(mr);
         let (height, taller) = (rows.checked_div(count).unwrap_or(0), rows.checked_rem(count).unwrap_or(0));
@@ -63,22 +59,20 @@ impl RowPanels {
         self.height + usize::from(self.is_taller(p))
     }
 
-    /// Whether panel `p` is one of the taller ones.
     pub(crate) fn is_taller(&self, p: usize) -> bool {
         p < self.taller
     }
 
-    /// The taller ones and the lower ones of some panels.
+    /// Some panels, as the taller ones and the others.
     pub(crate) fn runs(&self, panels: &Range<usize>) -> [Range<usize>; 2] {
         [panels.start..panels.end.min(self.taller), panels.start.max(self.taller)..panels.end]
     }
 
-    /// The rows of some panels.
     pub(crate) fn rows(&self, panels: &Range<usize>) -> Range<usize> {
         self.start(panels.start)..self.start(panels.end)
     }
 
-    /// Packs a matrix of `k` columns, given by an accessor, panel by panel, each `[k][height]`.
+    /// Packs a matrix of `k` columns, which `element` returns, panel by panel, each `[k][height]`.
     pub(crate) fn pack<T>(&self, k: usize, packed: &mut [T], element: impl Fn(usize, usize) -> T) {
         for p in 0..self.count() {
             let (row, height) = (self.start(p), self.height(p));
@@ -105,8 +99,7 @@ pub(crate) struct SpatialTiles<T: Real> {
     widths: Vec<TileWidth<T>>,
     /// Bytes of a block of A, which stays in the L2 cache.
     a_block_bytes: usize,
-    /// Bytes of panels of A from which on they come from beyond the L1 cache, and from beyond the L2
-    /// cache.
+    /// Panels of A of more bytes than these come from beyond the L1, or the L2 cache.
     large_bytes: usize,
     far_bytes: usize,
 }
@@ -149,8 +142,8 @@ impl<T: Real> SpatialTiles<T> {
         let mut best: Option<(f64, Self)> = None;
         let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
         for (i, kernel) in widths.iter().enumerate().flat_map(|(i, kernels)| kernels.iter().map(move |k| (i, k))) {
-            // Panels of nearly equal height may be lower than the tile. Such a choice is another
-            // one's double.
+            // Panels of nearly equal height may be lower than the kernel's tile. Another kernel then
+            // gives the same panels.
             let is_double = RowPanels::new(rows, kernel.mr()).heights().0 != kernel.mr();
             if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) || is_double {
                 continue;
@@ -192,8 +185,7 @@ impl<T: Real> SpatialTiles<T> {
         machine.work(Item::ArithmeticCycles, self.cycles(machine, vectors) * k as f64)
     }
 
-    /// What the same takes beside multiply-adds: calls for each block of K, and the way of sums
-    /// into Y.
+    /// The work of the same beside multiply-adds: calls for each block of K, and storing.
     pub(crate) fn finish_work(&self, machine: &Machine, vectors: usize, k_blocks: usize) -> Work {
         // As f64: hostile sizes may exceed usize.
         let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
@@ -207,7 +199,6 @@ impl<T: Real> SpatialTiles<T> {
         self.widths.iter().find(|w| w.nrv <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
     }
 
-    /// The widest tile, in vectors.
     pub(crate) fn widest(&self) -> usize {
         self.widths[0].nrv
     }
@@ -221,7 +212,6 @@ impl<T: Real> SpatialTiles<T> {
         alloc::format!("{} in {}", self.name(), Count(self.panels.count(), "panel"))
     }
 
-    /// Values that a tile needs.
     pub(crate) fn tile_len(&self) -> usize {
         self.mr() * self.widest() * self.lanes
     }
@@ -232,8 +222,8 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
-/// The products of a materialised lowering, whose multiply-adds count as `fmas`: `positions`
-/// columns for each image, at most `columns` at a time.
+/// The products of a materialised lowering, whose multiply-adds count as `fmas`. An image has
+/// `positions` columns, at most `columns` of them at a time.
 pub(crate) fn products_work<E: Element>(
     request: &Request<'_, E>,
     (positions, columns): (usize, usize),
@@ -243,41 +233,39 @@ pub(crate) fn products_work<E: Element>(
     let lanes = lanes::<E::Acc>(request.isa());
     // The last register of a row may be nearly empty.
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
-    // Nothing prefetches weights for these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = geometry.batch as f64 * positions.div_ceil(columns) as f64;
     machine.work(fmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
 }
 
-/// The rows of one call of the macro-kernel: panels of packed weights, over one block of K.
+/// The A of one call of the macro-kernel: some panels over one block of K.
 pub(crate) struct Rows<'a, A> {
     /// The packed weights of the group. Panel p begins at `start(p) * k_total`, and its step k is
     /// `k * height(p)` further on.
     pub(crate) a: &'a [A],
     pub(crate) k_total: usize,
     pub(crate) k: Range<usize>,
-    /// Whether these are the first steps of K that are multiplied, and the last.
+    /// Whether this block of K is the first one, and the last one.
     pub(crate) is_first: bool,
     pub(crate) is_last: bool,
     pub(crate) panels: Range<usize>,
-    /// One value for each row of the group.
     pub(crate) bias: &'a [A],
 }
 
 impl<A> Rows<'_, A> {
-    /// Whether these steps are all that are multiplied.
+    /// Whether K is one block.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_first && self.is_last
     }
 }
 
-/// The columns of one call of the macro-kernel: where they are read and written.
+/// The columns of one call of the macro-kernel: B, and where they go in Y.
 pub(crate) struct Columns<'a, A> {
     /// Row k of vector j begins at `koff[k] + j * LANES`.
     pub(crate) b: &'a [A],
     pub(crate) koff: RowOffsetsRef<'a>,
-    /// The rows of the columns that come next, where these are not in the L2 cache. Each panel of
-    /// A prefetches one of their lines.
+    /// The rows of the next columns, where the L2 cache lacks them. Each panel of A prefetches one line
+    /// of each row.
     pub(crate) prefetch: Prefetch,
     /// Where vectors go in Y.
     pub(crate) map: &'a StoreMap,
@@ -285,7 +273,6 @@ pub(crate) struct Columns<'a, A> {
     pub(crate) range: Range<usize>,
     /// The element of Y that row 0 of the group and offset 0 of the map go to.
     pub(crate) at: usize,
-    /// Elements of Y from one row to the next.
     pub(crate) ldy: usize,
 }
 
@@ -301,8 +288,7 @@ struct Operands<'a, A> {
 }
 
 impl<A: Real> Operands<'_, A> {
-    /// Sums the tile of `kernel` at row `row`, whose weights are `a`. The last block of K
-    /// finishes it into Y.
+    /// Sums one tile, at row `row`, with the weights `a`. The last block of K finishes it into Y.
     fn tile<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -329,9 +315,8 @@ impl<A: Real> Operands<'_, A> {
         }
     }
 
-    /// Finishes the tiles of several panels of equal height in one call, over the whole of K. The
-    /// panels have the rows `of`. Where kernels do not store tiles themselves, it does nothing
-    /// and returns false.
+    /// Finishes the tiles of several panels, of rows `of`, in one call over the whole of K. Returns
+    /// false, and does nothing, where kernels do not store into Y.
     fn panels<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -347,8 +332,7 @@ impl<A: Real> Operands<'_, A> {
         true
     }
 
-    /// Where a kernel stores the rows `of` of the group itself, and what follows its sums. None where
-    /// kernels do not store tiles themselves.
+    /// Where a kernel stores the rows `of`, and its epilogue. None where kernels do not store into Y.
     #[inline(always)]
     fn direct<'s, T: Element<Acc = A>>(
         &'s self,
@@ -374,18 +358,17 @@ impl<T: Real> SpatialTiles<T> {
         (self.panels.start(panels.end) - self.panels.start(panels.start)) * vectors * self.lanes
     }
 
-    /// Whether storing takes longest in a product of `k` steps. It is faster along rows of Y than
-    /// across them, and so [`multiply`](Self::multiply) takes one panel after the other over all
-    /// columns, where these are more than one tile is wide.
+    /// Whether storing takes longer than a product of `k` steps. Rows of Y are then written one after
+    /// the other: [`multiply`](Self::multiply) takes each panel over all columns.
     fn is_store_bound(&self, k: usize) -> bool {
         k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
     }
 
-    /// Multiplies panels of A by columns. All panels take their turn on columns one tile wide,
-    /// which stay in the L1 cache.
+    /// Multiplies panels of A by columns. The outer loop is over columns one tile wide, which stay in
+    /// the L1 cache; the inner loop over panels.
     ///
-    /// `tiles` keeps the sums between blocks of K. Calls for the same columns must pass the same
-    /// part of it, and the same `range`.
+    /// `tiles` keeps the sums between blocks of K. For all blocks, calls for the same columns must pass
+    /// the same part of it and the same `range`.
     pub(crate) fn multiply<E: Element<Acc = T>>(
         &self,
         rows: &Rows<'_, T>,
@@ -397,11 +380,9 @@ impl<T: Real> SpatialTiles<T> {
     {
         let blocked = !rows.is_whole();
         let (first_row, vectors) = (self.panels.start(rows.panels.start), columns.range.len());
-        // Panels of A that stay in the L2 cache while all columns pass.
         let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();
         let share = (self.a_block_bytes / panel_bytes.max(1)).max(1);
         let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
-        // Columns that are one tile wide have no long rows to go along.
         let is_wide = vectors > self.widest();
         let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
         let exceeds = |bytes: usize| panel_bytes * rows.panels.len() > bytes;
@@ -411,16 +392,15 @@ impl<T: Real> SpatialTiles<T> {
         for first in rows.panels.clone().step_by(count) {
             let group = first..(first + count).min(rows.panels.end);
             self.for_each(group.clone(), vectors, |kernel, run, vector| {
-                // Without steps of k, B has no rows: nothing is read.
+                // With no steps of k, B may be empty.
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let (height, at) = (kernel.mr(), columns.range.start + vector);
                 let of = self.panels.start(run.start)..self.panels.start(run.end);
                 let operands = |prefetch| Operands { rows, columns, b, vector: at, prefetch };
-                // With the first columns of a block, panels may come from far away: other layers
-                // may have been there since the last run. Then the next panel of A is prefetched instead
-                // of columns.
+                // With the first columns of a block, panels may not be in the cache: other layers may
+                // have run since the last call. Then the next panel of A is prefetched in place of
+                // columns.
                 let prefetches_a = is_far || (is_large && at == 0);
-                // Several panels follow one another in memory with all their steps.
                 let is_one_call = !blocked && !prefetches_a && rows.k.len() == rows.k_total;
                 if is_one_call
                     && operands(columns.prefetch.after_panels(panels_before)).panels(kernel, of, tiles, store)
@@ -448,8 +428,8 @@ impl<T: Real> SpatialTiles<T> {
         }
     }
 
-    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run
-    /// of panels of equal height among `panels`.
+    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns, and each run of
+    /// panels of equal height.
     #[inline]
     pub(crate) fn for_each(
         &self,
@@ -470,7 +450,6 @@ impl<T: Real> SpatialTiles<T> {
         }
     }
 
-    /// Packs a matrix of `k` columns, given by an accessor, into the panels' layout.
     pub(crate) fn pack(&self, k: usize, packed: &mut [T], element: impl Fn(usize, usize) -> T) {
         self.panels.pack(k, packed, element);
     }

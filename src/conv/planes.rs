@@ -1,18 +1,17 @@
 //! Padded planes: copies of a block of X, split into the phases of its strides, that make every
 //! row of the im2col matrix a shifted view.
 //!
-//! A task copies what a chunk of the output sees. A chunk has one position on each axis before its
-//! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
-//! run of consecutive output elements.
+//! A task copies the part of X that its chunk of the output reads. A chunk has one position on each axis
+//! before the axis that is cut, `extent` positions on that axis, and all positions on the axes after it.
+//! So it is a run of consecutive output elements.
 //!
-//! An axis is split into the phases of its stride (`view.rs`), so that the positions of one phase
-//! are neighbours. All planes have the same pitches, and so output position o of the chunk reads
-//! element `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours,
-//! and its rows are offsets. For ConvTranspose the positions are those of a phase of Y, and X has
-//! one phase.
+//! An axis is split into the phases of its stride (`view.rs`), so that the positions of a phase are
+//! neighbours. All planes have the same pitches. Output position o of the chunk then reads element
+//! `sum(o_i * pitch_i) + offset(tap)`: columns of the im2col matrix are neighbours, and its rows are
+//! offsets. For ConvTranspose the positions are those of a phase of Y, and X has one phase.
 //!
-//! Between two rows of the chunk there are as many garbage columns as the shifts are long. They
-//! are dropped when tiles are stored.
+//! Between two rows of the chunk there are as many garbage columns as the largest shift. The store drops
+//! them.
 
 use alloc::string::String;
 use alloc::vec;
@@ -56,11 +55,11 @@ pub(crate) struct PaddedPlanes {
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhaseCopy>,
-    /// The same without the padding before and behind a row of X, and how many elements of each phase
-    /// are left. None where chunks have parts of rows, and for ConvTranspose.
+    /// The same without the padding at both ends of a row of X, and how many elements of each phase are
+    /// left. None where chunks have parts of rows, and for ConvTranspose.
     within: Option<(Vec<PhaseCopy>, usize)>,
     rows: Vec<PlaneRow>,
-    /// For each row, the element of X that it is on each axis before the last, in the first chunk.
+    /// For each row, its element of X on each axis before the last, in the first chunk.
     places: Vec<isize>,
 }
 
@@ -68,7 +67,7 @@ pub(crate) struct PaddedPlanes {
 struct PlaneRow {
     /// Where the row begins in the planes of a channel, in the phase of the first tap.
     at: usize,
-    /// The first output position on the chunk's axis for which a tap of the row's phase reads it.
+    /// The first output position on the axis that is cut which reads the row through a tap of its phase.
     along: usize,
 }
 
@@ -77,18 +76,16 @@ struct PlaneRow {
 pub(crate) struct OutputChunk {
     /// The linear index of the first output position.
     pub(crate) first: usize,
-    /// The axis that is cut.
     pub(crate) axis: usize,
-    /// The linear index of its position on the axes before the chunk's.
+    /// The linear index of the position on the axes before the one that is cut.
     outer: usize,
-    /// The first position on the chunk's axis.
+    /// The first position on the axis that is cut.
     start: usize,
-    /// Positions on the chunk's axis. The last chunk may have fewer than the cut's extent.
+    /// Positions on the axis that is cut. The last chunk may have fewer than the cut's extent.
     pub(crate) extent: usize,
 }
 
 impl OutputChunk {
-    /// Chunk number `index`.
     pub(crate) fn new(axes: &[Axis], cut: ChunkCut, index: usize) -> Self {
         let ChunkCut { axis, extent } = cut;
         let output = axes[axis].output;
@@ -117,11 +114,9 @@ impl OutputChunk {
     }
 }
 
-/// The sizes of planes. They are cheap to find, because no tables are made: the search for a cut
-/// asks for those of many.
+/// The sizes of planes. Finding them makes no tables, because the search asks for those of many cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaneSizes {
-    /// Elements of the planes of one channel.
     pub(crate) channel_len: usize,
     /// Columns of a chunk, garbage included.
     pub(crate) columns: usize,
@@ -146,11 +141,9 @@ fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
     offsets
 }
 
-/// The phases of a row without its padding, and how many elements of each are left. A row of a phase
-/// has `span` elements, and is `pitch` elements from the next one. None if a phase would reach into
-/// it.
+/// The phases of a row without its padding, and how many elements of each are left. Rows of a phase have
+/// `span` elements and are `pitch` elements apart. None if a phase would reach into the next row.
 fn phases_within(axis: &Axis, phases: &[PhaseCopy], span: usize, pitch: usize) -> Option<(Vec<PhaseCopy>, usize)> {
-    // The first element that is not padding.
     let from = |phase: &PhaseCopy| axis.pad_begin.saturating_sub(phase.offset).div_ceil(axis.stride);
     let begins = || phases.iter().map(from);
     let (least, most) = (begins().min()?, begins().max()?);
@@ -175,7 +168,7 @@ pub(crate) fn positions_on(axes: &[Axis], cut: ChunkCut, i: usize) -> usize {
 
 /// Elements of `f32` of a cache line.
 const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
-/// Channels of a block up to which their offsets must fit 32 bits, at least.
+/// Channels of a block whose offsets must fit 32 bits.
 const CHANNELS_IN_REACH: usize = 64;
 
 /// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
@@ -198,8 +191,8 @@ pub(crate) fn sizes(axes: &[Axis], cut: ChunkCut) -> Option<PlaneSizes> {
     Some(PlaneSizes { channel_len, columns, chunks })
 }
 
-/// The reason against a layer whose planes exceed `bytes`, or 32-bit offsets. It names the axis
-/// along which taps are furthest apart.
+/// Why a layer is refused whose planes exceed `bytes` or 32-bit offsets. Names the axis with the
+/// furthest taps.
 pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
     let furthest = furthest.map(|(i, axis)| {
@@ -211,15 +204,15 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
 }
 
-/// A length of at least `len` that is an odd number of cache lines of `f32`, so that equal
-/// positions of many channels do not share a cache set.
+/// The smallest odd number of cache lines that holds `len` elements of `f32`. So equal positions of many
+/// channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(LINE_ELEMENTS);
     (lines + 1 - lines % 2).checked_mul(LINE_ELEMENTS)
 }
 
-/// Channels of a block of K of at most `most_steps` steps, and at least one channel. It depends
-/// on the operator alone, so that packed weights serve every input size.
+/// Channels of a block of K of at most `most_steps` steps, but at least one. It depends on the operator
+/// alone, so that packed weights serve every input size.
 pub(crate) fn channels_per_block(channels: usize, taps: usize, most_steps: usize) -> usize {
     let most = (most_steps / taps).max(1);
     channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
@@ -236,49 +229,42 @@ pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (
 
 /// What a cut into chunks has to respect.
 pub(crate) struct ChunkLimits {
-    /// Images times groups.
     pub(crate) images: usize,
-    /// Channels of a block of K.
     pub(crate) block: usize,
     /// Bytes that the planes and sums of a chunk should not exceed.
     pub(crate) budget_bytes: usize,
     pub(crate) value_bytes: usize,
     pub(crate) threads: usize,
-    /// Chunks that each thread should have, at least.
     pub(crate) per_thread: usize,
 }
 
-/// Chunks that each thread may have, at least. With several, threads end at about the same time
-/// whatever holds one of them up. With one, borders and last vectors weigh less.
+/// Chunks that each thread should have, the numbers that are tried. Several even out delays of a thread.
+/// With one, borders and partial vectors cost less.
 pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
-/// Bytes of the planes of a chunk, at most. Kernels that reach further (large dilations) are
-/// for lowerings that copy only what taps see.
+/// Bytes of the planes of a chunk, at most. Kernels that reach further (large dilations) are left to
+/// lowerings that copy only what taps read.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a chunk, at most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
-/// The fewest columns of a chunk that is made smaller so that every thread has one. The borders of
-/// smaller planes would cost too much.
+/// A chunk is not made narrower than this to give every thread one: borders would cost too much.
 const LEAST_COLUMNS: usize = 192;
 
-/// Channels of a block from which on the rows of the next channel are prefetched. The CPU's
-/// prefetchers follow fewer channels by themselves.
+/// With at least so many channels in a block, the rows of the next channel are prefetched. The CPU's own
+/// prefetchers follow fewer channels.
 pub(crate) const PREFETCHED_CHANNELS: usize = 8;
-/// The bytes of the L2 cache that a chunk, its sums and a block of A take.
 pub(crate) fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
-/// The bytes that a chunk and its sums should not exceed beside a block of A of `a_bytes`, so that
-/// all are in the L2 cache.
+/// Bytes for a chunk and its sums, so that they fit the L2 cache together with `a_bytes` of A.
 pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
     let most_bytes = chunk_bytes(machine);
     most_bytes.saturating_sub(a_bytes.min(a_block_bytes(machine))).max((machine.l2_bytes / 4).min(most_bytes))
 }
 
 impl ChunkLimits {
-    /// The cut with the largest chunks whose planes of a block of channels and sums fit the
-    /// budget, but no larger than leaves every thread its chunks. `sums` says how many values the
-    /// sums of so many columns are. None if the planes are too large.
+    /// The cut with the largest chunks that fit the budget and leave every thread enough of them. `sums`
+    /// gives the values that are kept for a number of columns. None if the planes are too large.
     pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(ChunkCut, PlaneSizes)> {
         let fits = |cut: ChunkCut| {
             sizes(axes, cut).is_some_and(|sizes| {
@@ -286,8 +272,7 @@ impl ChunkLimits {
                 values.saturating_mul(self.value_bytes) <= self.budget_bytes && sizes.columns <= MOST_COLUMNS
             })
         };
-        // The outermost axis that can be cut so that a chunk fits, and the largest extent on it.
-        // Sizes grow with the extent.
+        // The outermost axis on which some chunk fits, and the largest extent that does.
         let last = axes.len() - 1;
         let axis = (0..last).find(|&axis| fits(ChunkCut { axis, extent: 1 })).unwrap_or(last);
         let whole = axes[axis].output;
@@ -299,12 +284,10 @@ impl ChunkLimits {
         (bytes <= MOST_BYTES).then_some((cut, sizes))
     }
 
-    /// The extent of equal chunks of an axis of `whole` positions, which gives threads equal numbers of
-    /// chunks. It is `largest` at most. Chunks of that extent are `chunks` for an image, of `columns` columns
-    /// each.
+    /// The extent, at most `largest`, that gives all threads about the same number of chunks of an axis
+    /// of `whole` positions. With extent `largest` an image has `chunks` chunks of `columns` columns.
     pub(crate) fn even_extent(&self, (whole, largest): (usize, usize), (chunks, columns): (usize, usize)) -> usize {
         let chunks = self.images * chunks;
-        // Positions on the axes before, of all images: each is cut alike.
         let others = chunks / whole.div_ceil(largest).max(1);
         let mut most = largest;
         if self.threads > 1 && chunks < self.per_thread * self.threads {
@@ -317,8 +300,7 @@ impl ChunkLimits {
     }
 }
 
-/// The largest number up to `most` that `fits`, or 1 if none does. Numbers below one that fits
-/// do, too.
+/// The largest number up to `most` that `fits`, or 1 if none does. If a number fits, smaller ones must.
 pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (1, most);
     while low < high {
@@ -343,7 +325,7 @@ impl PaddedPlanes {
         new
     }
 
-    /// Planes whose first taps read `first` at output position 0. The axes' own pads are not used.
+    /// Planes whose first taps read `first` at output position 0. Ignores the pads of the axes.
     pub(crate) fn from(axes: Vec<Axis>, first: Vec<isize>, cut: ChunkCut) -> Self {
         let (rank, last) = (axes.len(), axes.len() - 1);
         let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
@@ -366,7 +348,6 @@ impl PaddedPlanes {
         new
     }
 
-    /// Lists the rows that are filled. A plane has `plane` elements.
     fn list_rows(&mut self, plane: usize) {
         let Self { axes, first, cut, spans, pitches, .. } = &*self;
         let last = axes.len() - 1;
@@ -376,8 +357,7 @@ impl PaddedPlanes {
         let mut number = 0;
         for_each_position(&counts[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
-                // A row that no tap of its phase reaches is left as it is: only garbage columns
-                // see it.
+                // Rows that no tap of their phase reaches stay unfilled: only garbage columns see them.
                 let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
                 if (0..last).any(|i| position(i) >= positions_on(axes, *cut, i)) {
                     return;
@@ -394,44 +374,37 @@ impl PaddedPlanes {
         (self.rows, self.places) = (rows, places);
     }
 
-    /// Chunk number `index`.
     pub(crate) fn chunk(&self, index: usize) -> OutputChunk {
         OutputChunk::new(&self.axes, self.cut, index)
     }
 
-    /// The output positions of chunk number `index`, which are neighbours.
+    /// The output positions of chunk number `index`.
     pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
         let chunk = self.chunk(index);
         chunk.first..chunk.first + self.chunk_len(&chunk)
     }
 
-    /// The output positions of a chunk along an axis.
     pub(crate) fn range(&self, chunk: &OutputChunk, axis: usize) -> core::ops::Range<usize> {
         chunk.range(&self.axes, axis)
     }
 
-    /// Whether a chunk has the full extent.
     pub(crate) fn is_full(&self, chunk: &OutputChunk) -> bool {
         chunk.extent == self.cut.extent
     }
 
-    /// The axis that is cut into chunks.
     pub(crate) fn axis(&self) -> usize {
         self.cut.axis
     }
 
-    /// Elements from one position of each axis to the next.
     pub(crate) fn pitches(&self) -> &[usize] {
         &self.pitches
     }
 
-    /// Output positions of a chunk.
     pub(crate) fn chunk_len(&self, chunk: &OutputChunk) -> usize {
         chunk.len(&self.axes)
     }
 
-    /// Where row `row` of a chunk begins in the planes, for a tap with offset 0. A row runs along
-    /// the last axis.
+    /// Where row `row` of a chunk, along the last axis, begins in the planes, for a tap with offset 0.
     pub(crate) fn row_offset(&self, mut row: usize) -> usize {
         let mut at = 0;
         for i in (self.cut.axis..self.axes.len() - 1).rev() {
@@ -452,8 +425,7 @@ impl PaddedPlanes {
         self.pitches[self.pitches.len() - 2]
     }
 
-    /// The row offsets of a block of K with `block` channels: for each tap, those of the
-    /// channels.
+    /// The row offsets of a block of K with `block` channels, ordered by tap, then channel.
     pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
         let mut offsets = Vec::with_capacity(self.taps.len() * block);
         for tap in &self.taps {
@@ -469,7 +441,6 @@ impl PaddedPlanes {
         let here = |i: usize| positions_on(&self.axes, ChunkCut { extent, ..self.cut }, i);
         let rank = self.axes.len();
         let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
-        // The masks, a row of real columns at a time.
         let mut vectors = vec![Column { offset: 0, mask: 0 }; columns.div_ceil(lanes)];
         let width = here(rank - 1);
         for row in 0..self.rows_of(extent) {
@@ -500,7 +471,7 @@ impl PaddedPlanes {
         rows.map(|(number, row)| SourceRow { src: self.source(number, chunk), dst: row.at })
     }
 
-    /// Fills the planes of consecutive channels for one chunk. `x` begins with the first channel.
+    /// Copies the part of X that a chunk reads. `x` and `planes` begin with the first channel.
     pub(crate) fn fill<T: Element>(&self, isa: Isa, chunk: &OutputChunk, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
         let begin = self.range(chunk, last).start * self.axes[last].stride;
@@ -510,8 +481,8 @@ impl PaddedPlanes {
         deinterleave_rows(isa, x, &copy, self.rows(chunk), planes);
     }
 
-    /// Does the same as [`fill`](Self::fill) in planes whose padding beside rows of X is zero already. The
-    /// rows of the chunk are `rows`, if they are listed.
+    /// As [`fill`](Self::fill), for planes whose padding is zero already. `rows` are the rows of the
+    /// chunk, or empty if they are not listed.
     pub(crate) fn fill_within<T: Element>(
         &self,
         isa: Isa,
@@ -528,7 +499,7 @@ impl PaddedPlanes {
         deinterleave(isa, x, &copy, planes);
     }
 
-    /// What all copies into planes of `len` elements in all have in common.
+    /// What all copies into planes have in common. `len` is the length of all planes.
     fn deinterleaving(&self, len: usize) -> Deinterleave<'_> {
         let last = self.axes.len() - 1;
         // The product wraps for axes without elements. Then no row has a source.
@@ -548,8 +519,8 @@ impl PaddedPlanes {
         }
     }
 
-    /// For each element of a channel of X, where it goes in the planes of the only chunk; `spare` for those
-    /// that no tap reads.
+    /// For each element of a channel of X, its place in the planes of the only chunk; `spare` if no tap
+    /// reads it.
     pub(crate) fn places_of_elements(&self, spare: usize) -> Vec<usize> {
         let last = self.axes.len() - 1;
         let mut places = vec![spare; self.axes.iter().map(|axis| axis.input).product()];
@@ -565,7 +536,7 @@ impl PaddedPlanes {
         places
     }
 
-    /// Where the row of X begins that a row of a chunk's planes copies. None if that is padding.
+    /// The beginning of the row of X that a row of planes copies. None if that is padding.
     fn source(&self, row: usize, chunk: &OutputChunk) -> Option<usize> {
         let last = self.axes.len() - 1;
         let places = &self.places[row * last..(row + 1) * last];
@@ -578,10 +549,10 @@ impl PaddedPlanes {
     }
 }
 
-/// Rows whose places are found at a time, once for all planes: a list of them is on the stack.
+/// Rows that are passed to a kernel call at a time. Their list is on the stack.
 const ROWS_AT_A_TIME: usize = 32;
 
-/// Copies the phases of `rows`. All else is as `copy` says, whose own rows are not used.
+/// Copies the phases of `rows` in place of the rows of `copy`.
 pub(crate) fn deinterleave_rows<T: Element>(
     isa: Isa,
     x: &[T],
@@ -602,8 +573,8 @@ pub(crate) fn deinterleave_rows<T: Element>(
 pub(crate) fn deinterleave<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_>, planes: &mut [T::Acc]) {
     match (T::as_acc(x), interleave_kernels::<T::Acc>(isa).first()) {
         (Some(x), Some(kernel)) => kernel.deinterleave(x, copy, planes),
-        // A vector is converted in about the time of one element. Of long strides, few elements are
-        // picked.
+        // Converting a vector takes about as long as converting one element. Long strides keep few of
+        // the elements.
         (None, Some(kernel))
             if (2..=(kernel.lanes() * copy.phases.len()).min(CONVERTED_ELEMENTS)).contains(&copy.stride) =>
         {
@@ -613,12 +584,12 @@ pub(crate) fn deinterleave<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_
     }
 }
 
-/// Elements that are converted at a time before phases are taken from them, on the stack: at least a
-/// stride of which that is done.
+/// Elements that are converted at a time, on the stack. Rows of longer strides are converted element by
+/// element.
 const CONVERTED_ELEMENTS: usize = 1024;
 
-/// As [`InterleaveKernel::deinterleave`], for elements of a 16-bit type. The rows are converted first,
-/// because conversions of single elements take long.
+/// As [`InterleaveKernel::deinterleave`], for elements of a 16-bit type. Whole rows are converted first,
+/// because single conversions are slow.
 fn deinterleave_converted<T: Element>(
     isa: Isa,
     kernel: &InterleaveKernel<T::Acc>,
@@ -630,7 +601,7 @@ fn deinterleave_converted<T: Element>(
     let most = (CONVERTED_ELEMENTS / copy.stride).max(1);
     for (plane, begin) in (0..copy.planes).flat_map(|p| (0..copy.len).step_by(most).map(move |begin| (p, begin))) {
         let len = most.min(copy.len - begin);
-        // The part of a row that is taken from. The first element that is taken may lie before it.
+        // The part of the row that is read. Its first element may lie before the row.
         let first = copy.first.saturating_add_unsigned(begin * copy.stride);
         let within = |at: isize| usize::try_from(at).unwrap_or(0).min(copy.width);
         let seen = within(first)..within(first.saturating_add_unsigned(len * copy.stride));

@@ -1,4 +1,4 @@
-//! How work is shared out, so that threads end at about the same time.
+//! Splits work evenly, so that threads end at about the same time.
 
 use core::ops::Range;
 
@@ -6,8 +6,8 @@ use crate::Geometry;
 use crate::exec::split::Patch;
 use crate::exec::tasks_of_thread;
 
-/// Rows that a chunk should have for each row that it has in common with the next one. At
-/// most a quarter of the rows is then read, or added up, twice.
+/// Rows that a chunk should have for each row that it shares with the next one. Then at most a quarter
+/// of the rows is read, or summed, twice.
 pub(crate) const ROWS_FOR_SHARED_ROW: usize = 4;
 
 /// What a task of a GEMM lowering computes: a share of the panels of weights, for one chunk of
@@ -27,27 +27,23 @@ pub(crate) struct Part {
 pub(crate) struct GemmSplit {
     pub(crate) images: usize,
     pub(crate) groups: usize,
-    /// Chunks of columns of an image and group.
     pub(crate) columns: usize,
-    /// Panels of a group.
     pub(crate) panels: usize,
-    /// Shares that the panels of a group are cut into.
     pub(crate) shares: usize,
 }
 
 impl GemmSplit {
-    /// Tasks of all shares. It saturates, because hostile sizes may exceed `usize`.
+    /// Tasks of all shares. Saturates: hostile sizes may exceed `usize`.
     pub(crate) fn tasks(&self) -> usize {
         self.tasks_of_share().saturating_mul(self.shares)
     }
 
-    /// Tasks that have the same share of the panels.
     fn tasks_of_share(&self) -> usize {
         self.images * self.groups * self.columns
     }
 
-    /// What task number `task` computes. The tasks of a thread are neighbours, so that a thread
-    /// reads the weights of one share, and of one panel more where the larger shares rotate.
+    /// What task `task` computes. Neighbouring tasks have the same share, so that a thread reads few
+    /// panels.
     pub(crate) fn part(&self, task: usize) -> Part {
         let (share, rest) = (task / self.tasks_of_share(), task % self.tasks_of_share());
         let (plane, columns) = (rest / self.columns, rest % self.columns);
@@ -64,8 +60,7 @@ impl GemmSplit {
         self.panels.div_ceil(self.shares)
     }
 
-    /// The work of the busiest of `threads` threads, divided by the mean of all threads. `work`
-    /// is what a task takes.
+    /// The work of the busiest of `threads` threads over the mean of all. `work` is that of a task.
     pub(crate) fn unevenness(&self, threads: usize, work: impl Fn(&Part) -> usize) -> f64 {
         let tasks = self.tasks();
         if threads == 1 {
@@ -77,7 +72,7 @@ impl GemmSplit {
         let of_thread = |thread: usize| {
             tasks_of_thread(tasks, threads, thread).map(|task| work(&self.part(task)) as f64).sum::<f64>()
         };
-        // Threads without a task come first.
+        // Threads without a task have the lowest numbers.
         let (mut busiest, mut all) = (0.0_f64, 0.0);
         for thread in threads - threads.min(tasks)..threads {
             let of_thread = of_thread(thread);
@@ -96,12 +91,12 @@ impl Part {
     }
 }
 
-/// Tasks up to which the work of each is counted. Where there are more, all count as equal:
-/// planning takes time, too, and the last task matters little then.
+/// With more tasks than this, all count as equal: to count each takes time, and a single task matters
+/// little.
 const MOST_TASKS_COUNTED: usize = 1 << 10;
 
-/// Share number `index` of `0..len` in `count` shares. Which shares are the larger
-/// ones depends on `rotation`: over `count` rotations that follow one another, all shares have the same.
+/// Share `index` of `0..len` in `count` shares. `rotation` moves the larger shares, so that over `count`
+/// rotations in a row all shares are equal.
 fn rotated_share(len: usize, count: usize, index: usize, rotation: usize) -> Range<usize> {
     // Hermite's identity: over all rotations, floor((index * len + rotation) / count) adds up to index *
     // len.
@@ -112,9 +107,8 @@ fn rotated_share(len: usize, count: usize, index: usize, rotation: usize) -> Ran
 /// Tasks for each thread where tasks are short: enough for threads to end at about the same time.
 pub(crate) const TASKS_PER_THREAD: usize = 4;
 
-/// The size of tasks that share out `pieces` equal pieces for each of `others` (images, or
-/// positions on the axes before): at most `most` pieces, and fewer where that lets threads end at
-/// about the same time.
+/// The size of tasks for `pieces` equal pieces of each of `others` (images, or positions on the axes
+/// before): at most `most` pieces, or fewer where threads then end more evenly.
 pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usize {
     let most = most.clamp(1, pieces.max(1));
     let fewest = pieces.div_ceil(most);
@@ -122,7 +116,6 @@ pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usi
     if is_even_anyway || threads > MOST_EVENED || fewest == 0 || others == 0 {
         return most;
     }
-    // Pieces of the busiest thread.
     let busiest = |size: usize| {
         let tasks = pieces.div_ceil(size);
         let of_thread = |thread: usize| {
@@ -137,8 +130,7 @@ pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usi
     // The search ends at twice as many tasks, or at one for each thread where that is more.
     let end = (2 * fewest).max(threads.div_ceil(others));
     for _ in 0..MOST_TRIED {
-        // One more task, all of them equal. Where that does not make them smaller, by one piece
-        // less.
+        // One more task, with all of them equal; or one piece less, where that changes nothing.
         size = pieces.div_ceil(pieces.div_ceil(size) + 1).min(size - 1);
         if size == 0 || pieces.div_ceil(size) > end {
             break;
@@ -151,14 +143,14 @@ pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usi
     best
 }
 
-/// Tasks of a thread from which on it does not matter that the last thread ends a task later.
+/// With so many tasks per thread, one task more or less does not matter.
 const MANY_TASKS: usize = 64;
-/// The share of the busiest thread's pieces that smaller tasks may leave it: they must save more
-/// than their own price.
+/// Smaller tasks must reduce the busiest thread's pieces to this share, as they have a price of their
+/// own.
 const WORTH_IT: f64 = 0.99;
-/// Sizes that are tried, at most: planning takes time, too.
+/// Sizes that are tried, at most: planning takes time.
 const MOST_TRIED: usize = 64;
-/// Threads up to which sizes are tried, for the same reason.
+/// Sizes are tried for at most so many threads, for the same reason.
 const MOST_EVENED: usize = 1 << 10;
 
 #[cfg(test)]
@@ -167,8 +159,7 @@ mod tests {
 
     use super::{GemmSplit, even_share, tasks_of_thread};
 
-    /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by
-    /// one.
+    /// The pieces of the busiest of `threads` threads, counted one by one.
     fn busiest(pieces: usize, size: usize, others: usize, threads: usize) -> usize {
         let of_one = (0..pieces).step_by(size).map(|first| size.min(pieces - first));
         let tasks: Vec<_> = (0..others).flat_map(|_| of_one.clone()).collect();

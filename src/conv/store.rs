@@ -1,23 +1,19 @@
-//! Takes finished sums into Y: adds bias and residual, applies the activation, converts and
-//! stores.
+//! Stores finished sums into Y: adds bias and residual, applies the activation, and converts.
 //!
-//! There are two ways. Kernels store straight into Y if sums have the type of Y, and clamp in
-//! registers. GEMM kernels with vectors along positions apply any other activation to each tile on
-//! its way into Y ([`OutputStore::whole`]); behind other kernels, it is applied to what a call has stored,
-//! right after the call ([`OutputStore::direct`]). Sums of 16-bit types go the second way: kernels store to
-//! scratch memory, with the part of the epilogue that [`OutputStore::staging`] gives them, and rows of that
-//! are finished here: [`OutputStore::staged_row`] and its like. Sums that no kernel stores have no epilogue
-//! yet: [`OutputStore::row`].
+//! There are two ways. If sums have the type of Y, kernels store straight into Y, and clamp in
+//! registers. Any other activation is applied by GEMM kernels with vectors along positions to each tile
+//! on its way into Y ([`OutputStore::whole`]), and for other kernels right after the call, in Y
+//! ([`OutputStore::direct`]). For 16-bit types, kernels store to scratch with a part of the epilogue
+//! ([`OutputStore::staging`]), and [`OutputStore::staged_row`] and its variants finish rows of that.
+//! [`OutputStore::row`] has the whole epilogue, for sums that no kernel stores.
 //!
-//! Whether kernels may store into Y is decided in this file alone. A lowering asks, and goes the second way
-//! where the answer is no: for its plan [`Finish::is_direct`], for a kernel call [`OutputStore::direct`],
-//! [`OutputStore::direct_at_first`], [`OutputStore::whole`], [`OutputStore::dest`] or
-//! [`OutputStore::pairs`]. It may also go the second way where the answer is yes, if its kernels cannot
-//! store what it has. Sums of `naive`, and of `depthwise-transposed` where it computes by the definition,
-//! go neither way: they are in f64, and are rounded once.
+//! This file alone decides whether kernels may store into Y. A lowering asks [`Finish::is_direct`] for
+//! its plan, and for a call [`OutputStore::direct`], [`OutputStore::direct_at_first`],
+//! [`OutputStore::whole`], [`OutputStore::dest`] or [`OutputStore::pairs`]. It may go the second way
+//! anyhow. `naive`, and `depthwise-transposed` where it computes by the definition, go neither way:
+//! their sums are in f64, and are rounded once.
 //!
-//! A new activation changes nothing here, unless kernels shall apply it in registers: then it
-//! concerns this file and their [`Epilogue`].
+//! A new activation changes nothing here, unless kernels are to apply it in registers.
 
 use core::ops::Range;
 
@@ -28,10 +24,10 @@ use super::contract::{Addend, Io, Request};
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// Elements that are on the stack at a time: of a row that is put in order, or read from Y.
+/// Elements of a buffer on the stack.
 const BUFFERED_ELEMENTS: usize = 256;
 
-/// What the plan says is done with finished sums.
+/// How finished sums are stored, as the plan says.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Finish<A> {
     isa: Isa,
@@ -45,7 +41,7 @@ impl<A: Real> Finish<A> {
         Self { isa: request.isa(), activation: request.activation, is_direct: T::DIRECT }
     }
 
-    /// Whether kernels store straight into Y. If not, finished sums need scratch memory.
+    /// Whether kernels store straight into Y. If not, finished sums need scratch.
     pub(crate) fn is_direct(&self) -> bool {
         self.is_direct
     }
@@ -55,7 +51,7 @@ impl<A: Real> Finish<A> {
         matches!(self.activation, Activation::Clamp(..))
     }
 
-    /// What kernels clamp sums to: nothing, if the activation is another one.
+    /// The bounds that kernels clamp sums to: infinite, for other activations.
     fn clamp(&self) -> (A, A) {
         match self.activation {
             Activation::Clamp(lo, hi) => (lo, hi),
@@ -63,7 +59,7 @@ impl<A: Real> Finish<A> {
         }
     }
 
-    /// The activation that follows the clamp, if there is one.
+    /// The activation that follows the clamp, if any.
     fn after_clamp(&self) -> Option<ActivationKernel<A>> {
         (!self.is_clamp()).then(|| activation_kernel(self.isa, self.activation))
     }
@@ -72,7 +68,6 @@ impl<A: Real> Finish<A> {
         self.activation
     }
 
-    /// Takes the sums of one task of a run.
     pub(crate) fn store<'a, 'b, T: Element<Acc = A>>(&self, io: &'a Io<'b, T>) -> OutputStore<'a, 'b, T> {
         OutputStore { finish: *self, io }
     }
@@ -81,7 +76,6 @@ impl<A: Real> Finish<A> {
 /// Where a kernel stores in Y, what it adds on the way there, and its activation beside clamps.
 pub(crate) type WholeStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>, Option<ActivationKernel<A>>);
 
-/// Takes the finished sums of a task.
 pub(crate) struct OutputStore<'a, 'b, T: Element> {
     finish: Finish<T::Acc>,
     pub(crate) io: &'a Io<'b, T>,
@@ -94,9 +88,9 @@ pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
 }
 
 impl<'a, T: Element> OutputStore<'a, '_, T> {
-    /// Y from element `at` on, the epilogue, and the activation that takes the place of its clamp, for
-    /// a kernel that applies activations and stores what `stores` lists. None if kernels do not store
-    /// into Y.
+    /// The destination from element `at` of Y on, the epilogue, and an activation after the clamp, for a
+    /// kernel that applies it itself and stores what `stores` lists. None if kernels do not store into
+    /// Y.
     #[inline(always)]
     pub(crate) fn whole<'s>(
         &'s self,
@@ -114,8 +108,8 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         Some((y, Epilogue { bias, residual, lo, hi }, self.finish.after_clamp()))
     }
 
-    /// Lets `kernel` store what `stores` lists, with Y from element `at` on and the epilogue, and
-    /// applies the activation to it, unless the epilogue did. None if kernels do not store into Y.
+    /// Lets `kernel` store what `stores` lists from element `at` of Y on, and applies the activation
+    /// after the clamp. None if kernels do not store into Y.
     #[inline(always)]
     pub(crate) fn direct<'s, R>(
         &'s self,
@@ -130,8 +124,8 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         Some(result)
     }
 
-    /// As [`direct`](Self::direct), for a kernel that may store sums which are computed anew. None
-    /// also if Y holds the residual: it must be read before it is overwritten.
+    /// As [`direct`](Self::direct), for a kernel that may store an element twice. None also if Y holds
+    /// the residual, which must be read before it is overwritten.
     #[inline(always)]
     pub(crate) fn direct_at_first<'s, R>(
         &'s self,
@@ -143,7 +137,7 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         if matches!(self.io.residual, Addend::Output) { None } else { self.direct(at, bias, stores, kernel) }
     }
 
-    /// Applies the activation to what a kernel call has just stored in Y, unless its epilogue did.
+    /// Applies the activation after the clamp, if any, to what a call has just stored in Y.
     #[inline(always)]
     pub(crate) fn activate_stored(&self, stores: impl IntoIterator<Item = Stores>) {
         if let Some(activation) = self.finish.after_clamp() {
@@ -151,31 +145,31 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         }
     }
 
-    /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums
-    /// have another type than Y.
+    /// Y from element `at` on, for a kernel that stores what `stores` lists. None if kernels do not
+    /// store into Y.
     #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Option<Dest<'a, T::Acc>> {
         T::dest_as_acc(self.io.y.dest(at, stores))
     }
 
-    /// The epilogue of a kernel that stores pairs of phases straight into Y. The caller sets the
-    /// bias, panel by panel, and calls [`activate_stored`](Self::activate_stored) afterwards. None if
-    /// kernels do not store into Y, or if there is a residual, which those kernels do not add.
+    /// The epilogue of a kernel that stores pairs of phases into Y. The caller sets the bias for each
+    /// panel, and calls [`activate_stored`](Self::activate_stored) afterwards. None if kernels do not
+    /// store into Y, or if there is a residual, which those kernels do not add.
     pub(crate) fn pairs(&self) -> Option<Epilogue<'a, T::Acc>> {
         let (lo, hi) = self.finish.clamp();
         let is_direct = self.finish.is_direct && matches!(self.io.residual, Addend::None);
         is_direct.then_some(Epilogue { bias: &[], residual: Residual::NONE, lo, hi })
     }
 
-    /// The epilogue of a kernel that stores to scratch memory. It adds the bias, and clamps where
-    /// nothing comes in between. [`staged_row`](Self::staged_row) does the rest.
+    /// The epilogue of a kernel that stores to scratch: the bias, and the clamp if no residual comes
+    /// first. [`staged_row`](Self::staged_row) does the rest.
     pub(crate) fn staging<'s>(&self, bias: &'s [T::Acc]) -> Epilogue<'s, T::Acc> {
         let (lo, hi) = self.staged_clamp().unwrap_or((T::Acc::NEG_INFINITY, T::Acc::INFINITY));
         Epilogue { bias, residual: Residual::NONE, lo, hi }
     }
 
-    /// The clamp of [`staging`](Self::staging): none where a residual is added first, or the
-    /// activation is another one.
+    /// The clamp of [`staging`](Self::staging). None if a residual comes first, or for other
+    /// activations.
     fn staged_clamp(&self) -> Option<(T::Acc, T::Acc)> {
         match (self.io.residual, self.finish.activation) {
             (Addend::None, Activation::Clamp(lo, hi)) => Some((lo, hi)),
@@ -183,14 +177,13 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         }
     }
 
-    /// Finishes a row that a kernel stored with the epilogue [`staging`](Self::staging): adds the
-    /// residual, applies the activation, rounds, and stores from element `at` of Y on. Overwrites
-    /// the row.
+    /// Finishes a row that was stored with [`staging`](Self::staging): adds the residual, applies the
+    /// activation, and stores from element `at` of Y on. Overwrites the row.
     pub(crate) fn staged_row(&self, row: &mut [T::Acc], at: usize) {
         self.staged_strided(row, at, 1);
     }
 
-    /// Does the same as [`staged_row`](Self::staged_row), but stores to every `step`-th element.
+    /// As [`staged_row`](Self::staged_row), but stores to every `step`-th element.
     pub(crate) fn staged_strided(&self, row: &mut [T::Acc], at: usize, step: usize) {
         if self.staged_clamp().is_none() {
             self.add_residual(row, at, step);
@@ -199,21 +192,21 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         self.store(row, at, step);
     }
 
-    /// Does the same as [`staged_row`](Self::staged_row) for rows of `len` values. Row i goes to Y
-    /// from element `at + i * ldy` on.
+    /// As [`staged_row`](Self::staged_row), for rows of `len` values. Row i goes to Y from `at + i *
+    /// ldy` on.
     pub(crate) fn staged_rows(&self, rows: &mut [T::Acc], len: usize, (at, ldy): (usize, usize)) {
         self.staged_runs(rows, (len, ldy), |store| store(0..len, at));
     }
 
-    /// Does the same as [`staged_row`](Self::staged_row) for a tile `[rows][columns]`.
+    /// As [`staged_row`](Self::staged_row), for a tile `[rows][columns]`.
     pub(crate) fn staged_tile(&self, tile: &mut [T::Acc], columns: usize, place: &TilePlace<'_>) {
         self.staged_runs(tile, (columns, place.ldy), |run| place.for_each_run(columns, run));
     }
 
-    /// Does the same as [`staged_row`](Self::staged_row) for rows of `pitch` values, of which runs
-    /// of columns are stored. `for_each_run` calls a function for each run, with its columns and the
-    /// element of Y that those of the first row go to; those of row i go `i * ldy` further on. The
-    /// activation is applied to whole rows: no part of them may be finished by another call.
+    /// As [`staged_row`](Self::staged_row), for runs of columns of rows of `pitch` values.
+    /// `for_each_run` calls a function with the columns of each run and the element of Y that the first
+    /// row's go to; row i goes `i * ldy` further on. All of `rows` is activated: no other call may have
+    /// finished a part of it.
     pub(crate) fn staged_runs(
         &self,
         rows: &mut [T::Acc],
@@ -228,19 +221,18 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
                     }
                 });
             }
-            // All at once. Columns that are not stored do not matter.
             self.activate(rows);
         }
         for_each_run(&mut |columns, at| self.io.y.store_rows(self.finish.isa, (rows, pitch), columns, (at, ldy)));
     }
 
-    /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
-    /// stores from element `at` of Y on. Overwrites the sums.
+    /// Finishes a row of sums: adds bias and residual, applies the activation, and stores from element
+    /// `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
         self.strided(sums, bias, at, 1);
     }
 
-    /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
+    /// As [`row`](Self::row), but stores to every `step`-th element.
     pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
         stream::add_bias(self.finish.isa, bias, sums);
         self.add_residual(sums, at, step);
@@ -286,8 +278,8 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         }
     }
 
-    /// Does the same as [`row`](Self::row) for a row of `len` sums that are stored by phases:
-    /// element r of the row is `sums[r % phases * span + r / phases]`.
+    /// As [`row`](Self::row), for a row of `len` sums that are kept by phases: element r of the row is
+    /// `sums[r % phases * span + r / phases]`.
     pub(crate) fn interleaved(
         &self,
         sums: &mut [T::Acc],
@@ -312,12 +304,10 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
 pub(crate) struct TilePlace<'a> {
     /// The element of Y that row 0 goes to, at offset 0 of the map.
     pub(crate) at: usize,
-    /// Elements of Y from one row to the next.
     pub(crate) ldy: usize,
     /// Where the columns go: the tile's first vector is entry `first`.
     pub(crate) map: &'a StoreMap,
     pub(crate) first: usize,
-    /// Elements of a vector.
     pub(crate) lanes: usize,
 }
 
@@ -325,7 +315,7 @@ impl TilePlace<'_> {
     /// Calls `f` for each run of a tile's columns that go to neighbouring elements of Y, with the
     /// element that the first of them goes to.
     fn for_each_run(&self, columns: usize, f: &mut dyn FnMut(Range<usize>, usize)) {
-        // The run that may still grow, and the element of Y behind it.
+        // The current run, and the element of Y behind it.
         let (mut run, mut end) = (0..0, 0);
         for (j, column) in self.map.columns()[self.first..][..columns / self.lanes].iter().enumerate() {
             let (mut mask, mut at) = (column.mask, self.at + column.offset);

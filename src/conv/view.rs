@@ -1,4 +1,4 @@
-//! An axis as phases and shifts, by one formula for Conv and ConvTranspose.
+//! An axis as phases and shifts, with one formula for Conv and ConvTranspose.
 //!
 //! Tap k of an axis with stride s and dilation d lies `k * d = shift * s + phase` elements behind
 //! the first tap. Elements of a strided axis that are s apart form a phase, and are neighbours
@@ -37,19 +37,18 @@ pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
     axes.iter().any(|axis| reach(axis) > 0)
 }
 
-/// Taps of an axis after which their phases repeat: the next tap with the phase of tap k is
-/// `k + period`.
+/// After so many taps the phases repeat: tap `k + period` has the phase of tap k.
 pub(crate) fn period(axis: &Axis) -> usize {
     axis.stride / gcd(axis.stride, axis.dilation)
 }
 
-/// The number of phases that have taps. Phase number i is the one of tap i.
+/// The number of phases that have taps. Phase number i is that of tap i.
 pub(crate) fn phases(axis: &Axis) -> usize {
     axis.kernel.min(period(axis))
 }
 
-/// The positions v among `from` for which `v * stride + tap * dilation - pad_begin` is in `to`: outputs
-/// of Conv that see X through the tap, or inputs of ConvTranspose that reach a part of Y.
+/// The positions v in `from` with `v * stride + tap * dilation - pad_begin` in `to`: outputs of Conv
+/// that read X through the tap, or inputs of ConvTranspose that add to a part of Y.
 pub(crate) fn meeting(axis: &Axis, tap: usize, from: Range<usize>, to: &Range<usize>) -> Range<usize> {
     let (reach, cut) = (tap * axis.dilation, axis.pad_begin + to.start);
     let first = cut.saturating_sub(reach).div_ceil(axis.stride).clamp(from.start, from.end);
@@ -57,9 +56,8 @@ pub(crate) fn meeting(axis: &Axis, tap: usize, from: Range<usize>, to: &Range<us
     first..end
 }
 
-/// The row, among those of the places `to(i)` of each axis, that meets row number `row` of `from(i)`
-/// positions of each axis through a tap, as [`meeting`] says. The axes are all but the last. None if there
-/// is no such row.
+/// As [`meeting`], for rows over all axes but the last: the row of `to(i)` positions of each axis that
+/// meets row `row` of `from(i)` positions through a tap. None if there is none.
 pub(crate) fn row_met(
     axes: &[Axis],
     (mut row, mut tap): (usize, usize),
@@ -74,7 +72,7 @@ pub(crate) fn row_met(
         if place >= to.len() {
             return None;
         }
-        // Wraps only beside an axis without places, where there is no row in the end.
+        // It wraps only if an axis has no positions, and then there is no row.
         at = place.wrapping_mul(step).wrapping_add(at);
         step = step.wrapping_mul(to.len());
     }
@@ -84,9 +82,8 @@ pub(crate) fn row_met(
 /// A tap of a phase of Y.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tap {
-    /// Its position in the kernel.
     pub(crate) k: usize,
-    /// Elements of X from what the axis' furthest tap reads to what this one reads.
+    /// Elements of X between what the furthest tap of the axis reads and what this tap reads.
     pub(crate) shift: usize,
 }
 
@@ -101,22 +98,22 @@ pub(crate) struct OutputPhases {
     pub(crate) positions: usize,
     /// The element of X that position 0 reads through the furthest tap. It may lie before X.
     pub(crate) first: isize,
-    /// The largest shift.
     pub(crate) reach: usize,
     /// The taps of each phase. Phases that the kernel does not reach have none.
     pub(crate) taps: Vec<Vec<Tap>>,
 }
 
 impl OutputPhases {
-    /// The phases of an axis whose outputs are cropped at position 0, if positions are counted from the
-    /// same element of the padded Y for all phases.
+    /// How many phases have their output at position 0 cropped, if all count positions from the same
+    /// element of the padded Y.
     pub(crate) fn cropped(axis: &Axis) -> usize {
         axis.pad_begin % axis.stride
     }
 
-    /// Takes memory and time in proportion to stride and kernel. If no phase is `late`, the phases of a
-    /// kernel that is a multiple of the stride read the same inputs, but padding may crop a phase's first
-    /// output. If the [`cropped`](Self::cropped) phases are, each phase begins with its first output.
+    /// Counts the phases below `late` from position 1. With 0, the phases of a kernel whose size is a
+    /// multiple of the stride read the same inputs, but their first output may be cropped. With
+    /// [`cropped`](Self::cropped), each phase begins with an output. Takes memory and time in proportion
+    /// to stride and kernel.
     pub(crate) fn new(axis: &Axis, late: usize) -> Self {
         let (before, cropped) = (axis.pad_begin / axis.stride, Self::cropped(axis));
         let source = |k: usize| {
@@ -140,7 +137,6 @@ impl OutputPhases {
         (v * self.axis.stride + r).checked_sub(self.cropped).filter(|o| *o < self.axis.output)
     }
 
-    /// The first output of all phases from position `v` on.
     pub(crate) fn first_output(&self, v: usize) -> usize {
         (v * self.axis.stride).saturating_sub(self.cropped - self.late).min(self.axis.output)
     }
@@ -155,7 +151,7 @@ impl OutputPhases {
         o + self.cropped - self.late - v * self.axis.stride
     }
 
-    /// A convolution of stride 1 over X that sees what the phases see: its two taps lie `reach` apart.
+    /// A convolution of stride 1 over X that reads all inputs of the phases: two taps, `reach` apart.
     pub(crate) fn as_conv(&self) -> Axis {
         let (kernel, dilation) = if self.reach == 0 { (1, 1) } else { (2, self.reach) };
         Axis { kernel, dilation, stride: 1, output: self.positions, pad_begin: 0, pad_end: 0, ..self.axis }

@@ -1,20 +1,18 @@
 //! ConvTranspose with vectors along output channels: for few positions of X, where vectors along
-//! positions would run half empty, and where most of what is read are weights.
+//! positions would be half empty, and where the weights are most of what is read.
 //!
 //! M = positions of X, N = M/group, K = C/group for each tap, image and group. No product is with
-//! padding, and no column is garbage. The kernel that makes the products of a tap adds them to
-//! the sums of a panel of channels, which have the order `[tap of the last axis][phases of the
-//! other axes][their positions][position of X on the last axis][NR]`. So the pixels of a tile are
-//! neighbours, whatever the tap. The taps of the last axis are added row by row on the way into
-//! Y.
+//! padding, and no column is garbage. The kernel adds the products of a tap to the sums of a panel of
+//! channels, which have the order `[tap of the last axis][phases of the other axes][their
+//! positions][position of X on the last axis][NR]`. So the pixels of a tile are neighbours, whatever the
+//! tap. The taps of the last axis are added on the way into Y, row by row.
 //!
-//! Where X is one position, the images of a block are the pixels. If the kernel covers Y exactly
-//! too, the axes are taken for one, and no taps are added. Weights are packed in the order in
-//! which they are read, once for a block of images: `[panels][blocks of K][taps][K][NR]`.
+//! If X is one position, the images of a block are the pixels. If the kernel covers Y exactly too, all
+//! axes are taken for one, and no taps are added. Weights are packed in the order in which they are
+//! read, once for a block of images: `[panels][blocks of K][taps][K][NR]`.
 //!
-//! Accepts every ConvTranspose. Makes no offer where the scratch of a task exceeds
-//! [`MOST_BYTES`]: X in blocks of K and tiles, the sums of a panel, a row of Y by phases, and a
-//! tile.
+//! Accepts every ConvTranspose. Makes no offer if the scratch of a task exceeds [`MOST_BYTES`]: a block
+//! of K of X, the sums of a panel, a row of Y by phases, and a tile.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -40,12 +38,11 @@ use crate::{Axis, Geometry, Op};
 
 /// Bytes of a task's scratch, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes of a task's scratch, about, where a block has several images: it stays in the L2 cache.
+/// Bytes of a task's scratch that has several images. It stays in the L2 cache.
 fn image_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
-/// Taps of all axes, at most, that are taken for one axis: a row of Y by phases has as many
-/// pixels.
+/// Taps that are merged into one axis, at most. A row of Y by phases has as many pixels.
 const MOST_MERGED: usize = 1 << 10;
 /// Images of a block, at most: each more saves less.
 const MOST_IMAGES: usize = 64;
@@ -107,8 +104,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// Where tap `k` adds inputs: the phase, and by how many positions they are shifted. Output o is
-/// position `(o + pad) / stride` of phase `(o + pad) % stride`.
+/// The phase to which tap `k` adds inputs, and their shift. Output o is position `(o + pad) / stride` of
+/// phase `(o + pad) % stride`.
 fn place(axis: &Axis, k: usize) -> (usize, usize) {
     (k * axis.dilation % axis.stride, k * axis.dilation / axis.stride)
 }
@@ -118,11 +115,9 @@ fn reached(axis: &Axis) -> Option<usize> {
     ((axis.kernel - 1).checked_mul(axis.dilation)? / axis.stride).checked_add(axis.input)
 }
 
-/// An axis before the last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AccumulateAxis {
     axis: Axis,
-    /// Positions of a phase that taps reach.
     positions: usize,
 }
 
@@ -144,7 +139,6 @@ struct AccumulateLens {
 }
 
 impl AccumulateLens {
-    /// None if they do not fit the address space.
     fn new(outer: &[AccumulateAxis], last: &Axis) -> Option<Self> {
         let of_outer = outer
             .iter()
@@ -161,17 +155,16 @@ impl AccumulateLens {
 enum AccumulatePixels {
     /// Positions of X.
     Positions,
-    /// The images of a block: X is one position. Where taps are apart, the axes are taken for one,
-    /// each of whose outputs has a tap of its own.
+    /// The images of a block: X is one position. If the taps are apart, all axes are taken for one, and
+    /// each output has a tap of its own.
     Images { are_taps_apart: bool },
 }
 
-/// The layer, with its axes taken for one where that is possible.
+/// The layer, with its axes merged where possible.
 #[derive(Debug, Clone, PartialEq)]
 struct AccumulateLayer {
     geometry: Geometry,
     pixels: AccumulatePixels,
-    /// The axes before the last.
     outer: Vec<AccumulateAxis>,
     lens: AccumulateLens,
 }
@@ -195,8 +188,8 @@ impl AccumulateLayer {
         &self.geometry.axes[self.outer.len()]
     }
 
-    /// Pixels of a run of X. The positions of its last two axes are one run, because the sums
-    /// have no gaps between their rows. An X without positions counts as one pixel.
+    /// Pixels of a run of X, at least one: all positions of its last two axes, because the sums have no
+    /// gaps between rows.
     fn run_pixels(&self) -> usize {
         let joined = &self.geometry.axes[self.outer.len().saturating_sub(1)..];
         joined.iter().map(|axis| axis.input).product::<usize>().max(1)
@@ -207,8 +200,8 @@ impl AccumulateLayer {
         weights.channels.saturating_mul(self.geometry.input_spatial())
     }
 
-    /// The images of a block whose scratch stays in the L2 cache, and takes at most `most_bytes`.
-    /// None if the scratch of one image is too large. `stores` are the tiles of a row of Y.
+    /// The images of a block, so that its scratch stays in the L2 cache and takes at most `most_bytes`.
+    /// None if one image takes too much. `stores` are the tiles of a row of Y.
     fn image_block<T: Element>(
         &self,
         request: &Request<'_, T>,
@@ -234,8 +227,8 @@ impl AccumulateLayer {
         self.lens.sums / self.last().kernel
     }
 
-    /// Where the sums of a phase and position of each axis before the last begin, among those of
-    /// one tap of the last axis.
+    /// Where the sums of a phase and position of each axis before the last begin, among those of a tap
+    /// of the last axis.
     fn sums_at(&self, places: impl Iterator<Item = (usize, usize)>) -> usize {
         let (mut phase, mut position) = (0, 0);
         for (outer, (r, v)) in self.outer.iter().zip(places) {
@@ -273,7 +266,7 @@ impl AccumulateLayer {
         taps
     }
 
-    /// Where the sums of each run of X begin behind those of the first run, in pixels.
+    /// Where the sums of each run of X begin, relative to the first run, in pixels.
     fn run_places(&self) -> Vec<usize> {
         let before = &self.geometry.axes[..self.outer.len().saturating_sub(1)];
         let inputs: Vec<_> = before.iter().map(|axis| axis.input).collect();
@@ -285,8 +278,8 @@ impl AccumulateLayer {
     }
 }
 
-/// The geometry with the axes taken for one, if X is one position and the kernel covers Y
-/// exactly. Every output then has a tap of its own, so that the rows of Y need not be told apart.
+/// The geometry with one axis, if X is one position and the kernel covers Y exactly. Every output then
+/// has a tap of its own, so that rows of Y need not be told apart.
 fn merged(geometry: &Geometry) -> Option<Geometry> {
     let is_covered = |axis: &Axis| {
         axis.input == 1 && axis.output == axis.kernel && axis.pad_begin == 0 && (axis.dilation == 1 || axis.kernel == 1)
@@ -298,10 +291,8 @@ fn merged(geometry: &Geometry) -> Option<Geometry> {
     })
 }
 
-/// How the product is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AccumulateBlocking {
-    /// Images that share a read of the weights.
     image_blocks: Blocks,
     split: GemmSplit,
 }
@@ -316,7 +307,7 @@ impl AccumulateBlocking {
         Self { image_blocks, split }
     }
 
-    /// What all tasks take. `tiles` are those of a run of X, or of the images of a full block.
+    /// `tiles` are those of a run of X, or of a full block of images.
     fn work<T: Element>(
         &self,
         request: &Request<'_, T>,
@@ -332,7 +323,7 @@ impl AccumulateBlocking {
             AccumulatePixels::Positions => images,
             AccumulatePixels::Images { .. } => image_blocks as f64,
         };
-        // The products of sizes may exceed `usize`.
+        // As f64: products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
         let of_step = tiles.cycles(machine, weights.rows, false) * machine.prices().accumulated_tiles;
         let multiplying = machine
@@ -359,7 +350,6 @@ impl AccumulateBlocking {
     }
 }
 
-/// A task's scratch.
 #[derive(Debug, Clone, Copy)]
 struct AccumulatePieces<A> {
     x: Piece<A>,
@@ -393,13 +383,12 @@ struct Accumulate<T: Element> {
     layer: AccumulateLayer,
     isa: Isa,
     finish: Finish<T::Acc>,
-    /// Where the sums of each tap begin, in pixels.
     taps: Vec<usize>,
-    /// Where the sums of each run of pixels begin behind those of the first run.
+    /// Where the sums of each run of pixels begin, relative to the first run.
     runs: Vec<usize>,
     weights: ChannelWeights,
     blocking: AccumulateBlocking,
-    /// For a run of X; or for the images of a full block, and of the last one.
+    /// For a run of X; or for the images of a full block, and of the last block.
     rows: [PixelTiles<T::Acc>; 2],
     /// For a row of Y.
     stores: ChannelTiles<T::Acc>,
@@ -413,9 +402,9 @@ struct AccumulateTask<'a, A: Real> {
     images: Range<usize>,
     group: usize,
     row: &'a PixelTiles<A>,
-    /// Images that have a row of pixels of their own.
+    /// Images with a row of pixels of their own.
     count: usize,
-    /// Pixels at one place of the sums: the images, where these are the pixels.
+    /// Pixels at one place of the sums: the images, if they are the pixels.
     step: usize,
     /// Positions of X.
     spatial: usize,
@@ -431,10 +420,9 @@ impl<A: Real> AccumulateTask<'_, A> {
     }
 }
 
-/// A panel on its way into Y.
+/// A panel that is stored into Y.
 struct AccumulateStore<'a, 'io, T: Element> {
     store: &'a OutputStore<'a, 'io, T>,
-    /// The bias of the channels that are not filled up.
     bias: &'a [T::Acc],
     /// Values of a pixel.
     width: usize,
@@ -568,8 +556,7 @@ impl<T: Element> Accumulate<T> {
         steps.finish(kernel, tile, at, panel.store);
     }
 
-    /// Finishes the sums of a panel, for one image, into Y. The first element of the panel is
-    /// `at`.
+    /// Finishes the sums of a panel, for one image, into Y from element `at` on.
     fn store_panel(
         &self,
         panel: &AccumulateStore<'_, '_, T>,
@@ -580,7 +567,7 @@ impl<T: Element> Accumulate<T> {
     ) {
         let (last, positions, width) = (self.layer.last(), self.layer.lens.positions, sums.width);
         let row = &mut row[..self.layer.lens.row * width];
-        // No two taps of one position meet: their sums are those of the row.
+        // No two taps meet in an output: their sums are the row.
         let is_alone = last.input == 1 && last.dilation == 1;
         for y in 0..self.layer.geometry.output_spatial() / last.output {
             let from = self.layer.sums_of_row(y);
@@ -622,7 +609,6 @@ impl<T: Element> Lowering<T> for Accumulate<T> {
         self.weights.pack(Op::ConvTranspose, w, packed);
     }
 
-    /// One share of the panels, for one group of one block of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.layer.geometry;
         let AccumulateBlocking { image_blocks, split } = self.blocking;

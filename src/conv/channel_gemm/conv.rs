@@ -1,14 +1,14 @@
 //! Conv with vectors along output channels.
 //!
 //! M = output positions, N = M/group, K = C/group * kernel volume, for each image and group: the
-//! transposed product of [`gemm`](crate::conv::gemm). Kernels broadcast elements of
-//! a copy of X, and read vectors of packed weights. Every position is a real one, so that there are no
-//! garbage columns. Taps that see padding alone are left out ([`taps`](super::taps)).
+//! transposed product of [`gemm`](crate::conv::gemm). Kernels broadcast elements of a copy of X, and
+//! read vectors of packed weights. There are no garbage columns. Taps that see only padding are left out
+//! ([`taps`](super::taps)).
 //!
-//! The copy has padded planes, or rows of X without padding where that leaves out many more products
-//! ([`source`](super::source)). Makes no offer where the offsets in the copy do not fit 32 bits. Scratch
-//! for a task: the copy of one block of channels for one chunk of the output, and a tile, or the sums
-//! of the chunk where K has several blocks.
+//! The copy is padded planes, or rows of X without padding if that saves many products
+//! ([`source`](super::source)). Makes no offer if the offsets in the copy do not fit 32 bits. Scratch of
+//! a task: the copy of a block of channels for one chunk of the output, and a tile, or the sums of the
+//! chunk if K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -33,8 +33,8 @@ use crate::machine::{Item, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
-/// Channels whose sums are kept at a time between blocks of K, at most. The sums of more
-/// would leave room for few positions, and the weights are read again for each chunk of positions.
+/// Channels whose sums are kept between blocks of K, at most. More would leave room for few positions,
+/// and each chunk of positions reads the weights again.
 const MOST_SUMMED: usize = 1536;
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
@@ -92,8 +92,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// The geometry with axes that a pointwise kernel treats alike merged into one, so that rows of
-/// pixels are long.
+/// The geometry with the axes of a pointwise kernel merged into one, so that rows are long.
 fn merged(geometry: &Geometry) -> Geometry {
     let mut geometry = geometry.clone();
     if geometry.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0) {
@@ -105,11 +104,9 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How the positions are cut into chunks.
 #[derive(Debug, Clone, PartialEq)]
 struct ConvChunks {
     source: ChunkSource,
-    /// Chunks of an image.
     count: usize,
     /// Rows of pixels of a full chunk.
     rows: usize,
@@ -129,7 +126,6 @@ impl ConvChunks {
         let last = geometry.axes.len() - 1;
         let output = geometry.axes[last].output;
         let width = if cut.axis == last { cut.extent } else { output };
-        // The last chunk along the last axis is narrower.
         let rest = output % cut.extent;
         let last_width = if cut.axis == last && rest != 0 { rest } else { width };
         let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, cut, i)).product();
@@ -163,14 +159,13 @@ struct ConvChoice {
     chunks: ConvChunks,
     split: GemmSplit,
     work: Work,
-    /// Cycles of the thread that has the most to do, times the number of threads.
+    /// Cycles of the busiest thread, times the number of threads.
     busiest_cycles: f64,
 }
 
 /// The search for the best cut.
 struct ConvSearch<'a, T: Element> {
     request: &'a Request<'a, T>,
-    /// With axes merged where that gives longer rows of pixels.
     geometry: Geometry,
     weights: ChannelWeights,
     /// Bytes that the copy and the sums of a chunk should not exceed.
@@ -184,8 +179,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let geometry = merged(request.geometry);
         let mut search = Self { request, geometry, weights, most_bytes, is_bare: false };
         if BareRows::can_serve(&search.geometry) {
-            // The sums of runs of taps are added up in another order than those of all taps. So which of
-            // both it is does not depend on how the product is cut.
+            // Runs of taps are summed in another order than all taps. So the choice must not depend on
+            // how the product is cut.
             let padded = search.computing()? + search.copying();
             search.is_bare = true;
             let bare = search.computing()? + search.copying();
@@ -197,7 +192,6 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(search)
     }
 
-    /// Pixels of a row of outputs.
     fn width(&self) -> usize {
         self.last().output
     }
@@ -206,12 +200,10 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         &self.geometry.axes[self.geometry.axes.len() - 1]
     }
 
-    /// The axes before the last one.
     fn outer(&self) -> &[Axis] {
         &self.geometry.axes[..self.geometry.axes.len() - 1]
     }
 
-    /// A row of `width` pixels in pieces.
     fn rows(&self, width: usize) -> Result<Vec<RowPiece<T::Acc>>, String> {
         let (machine, last) = (self.request.machine, self.last());
         let pieces = match self.is_bare {
@@ -221,7 +213,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         pieces.ok_or_else(|| String::from("no kernel for this tile"))
     }
 
-    /// Pixels of a call for chunks, at most.
+    /// Pixels of a kernel call, at most.
     fn most_pixels(&self, chunks: &ConvChunks) -> Result<usize, String> {
         let most = |width| Ok(self.rows(width)?.iter().map(|piece| piece.tiles.most_pixels()).max().unwrap_or(0));
         let [full, last]: [Result<usize, String>; 2] = [most(chunks.width), most(chunks.last_width)];
@@ -232,7 +224,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         planes::too_large(&self.geometry.axes, planes::MOST_BYTES)
     }
 
-    /// Values of a tile of `most_pixels` pixels, or of all sums of a task where K has several blocks.
+    /// Values of a tile, or of all sums of a task if K has several blocks.
     fn sums_len(&self, chunks: &ConvChunks, split: &GemmSplit, most_pixels: usize) -> usize {
         match self.weights.k_blocks() > 1 {
             true => chunks.rows * chunks.width * split.share_panels() * self.weights.nr(),
@@ -240,13 +232,12 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         }
     }
 
-    /// The choice whose busiest thread has the least to do.
     fn best(&self) -> Result<ConvChoice, String> {
         let threads = self.request.threads;
         let least = if self.weights.k_blocks() > 1 { self.weights.rows.div_ceil(MOST_SUMMED).max(1) } else { 1 };
         let mut best = self.choice(least, PER_THREAD[0])?;
         if threads > 1 {
-            // Threads that share the channels out read the weights once, but each copies X.
+            // Threads that share out the channels read the weights once, but each copies X.
             let shares = [least, threads].into_iter().take(if least < threads { 2 } else { 1 });
             for (shares, per_thread) in shares.flat_map(|n| PER_THREAD.map(|m| (n, m))).skip(1) {
                 if let Ok(other) = self.choice(shares, per_thread)
@@ -259,8 +250,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(best)
     }
 
-    /// At least `shares` shares of the panels, as far as there are so many panels, and chunks for
-    /// `per_thread` tasks of each thread.
+    /// At least `shares` shares of the panels, if there are as many panels, and chunks for `per_thread`
+    /// tasks of each thread.
     fn choice(&self, shares: usize, per_thread: usize) -> Result<ConvChoice, String> {
         let Self { request, geometry, weights, .. } = self;
         let shares = shares.min(weights.rows.div_ceil(2 * weights.panels.lanes)).max(1);
@@ -276,8 +267,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(ConvChoice { chunks, split, work, busiest_cycles })
     }
 
-    /// The chunks whose copy and sums fit the L2 cache, with panels in `shares` shares. None if the copy is
-    /// too large.
+    /// The chunks whose copy and sums fit the L2 cache. None if the copy is too large.
     fn chunks(&self, shares: usize, per_thread: usize) -> Option<ConvChunks> {
         let Self { request, geometry, weights, most_bytes, .. } = self;
         let (of_share, value_bytes) = (weights.rows.div_ceil(shares), size_of::<T::Acc>());
@@ -309,7 +299,6 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Some(ConvChunks::bare(BareRows::new(axes, extent)?, self.width()))
     }
 
-    /// What all tasks take.
     fn work(&self, chunks: &ConvChunks, split: &GemmSplit) -> Result<Work, String> {
         let Self { request, geometry, weights, .. } = self;
         let machine = request.machine;
@@ -324,21 +313,19 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(machine.overlapped(computing, fetching) * (split.images * split.groups) as f64)
     }
 
-    /// Rows of outputs of an image.
     fn height(&self) -> f64 {
         self.outer().iter().map(|axis| axis.output as f64).product()
     }
 
-    /// Vectors of sums of an image and group.
     fn vectors(&self) -> f64 {
         self.height() * self.width() as f64 * self.weights.rows as f64 / self.weights.panels.lanes as f64
     }
 
-    /// The products of an image and group, and the way of their sums into Y.
+    /// The products of an image and group, and storing.
     fn computing(&self) -> Result<Work, String> {
         let (machine, weights, rows) = (self.request.machine, &self.weights, self.rows(self.width())?);
         let height = self.height();
-        // The taps of the axes before the last that rows multiply, added up over all rows.
+        // Taps of the axes before the last that are multiplied, over all rows.
         let taps = |(i, axis): (usize, &Axis)| match i == 0 || self.is_bare {
             true => (0..axis.kernel).map(|tap| axis.outputs_of_tap(tap).len()).sum::<usize>() as f64,
             false => (axis.output * axis.kernel) as f64,
@@ -348,7 +335,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let mut work = machine.work(Item::ArithmeticCycles, cycles * taps * weights.channels as f64)
             + machine.work(Item::TransposedVectors, self.vectors());
         if self.is_bare {
-            // A call for each run of taps. Its sums are added to those of the runs before.
+            // A call for each run of taps, which adds to the sums of the runs before.
             let whole = |piece: &RowPiece<T::Acc>| piece.taps.len() == self.last().kernel;
             let runs = |piece: &RowPiece<T::Acc>| if whole(piece) { height } else { taps };
             let calls: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.count as f64).sum();
@@ -360,7 +347,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(work)
     }
 
-    /// The copy of an image and group, if it were not cut.
+    /// The copy of an image and group, uncut.
     fn copying(&self) -> Work {
         let elements = |axis: &Axis| match self.is_bare {
             true => axis.input as f64,
@@ -372,11 +359,10 @@ impl<'a, T: Element> ConvSearch<'a, T> {
 }
 
 struct ChannelConv<T: Element> {
-    /// With axes merged where that gives longer rows of pixels.
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,
-    /// The pieces of a row of a full chunk, and of the last one along the last axis.
+    /// The pieces of a row of a full chunk, and of the last chunk along the last axis.
     rows: [Vec<RowPiece<T::Acc>>; 2],
     source: ChannelSource,
     split: GemmSplit,
@@ -401,14 +387,12 @@ struct ConvBlock<'a, 'io, T: Element> {
     /// The copy of the block's channels.
     x: &'a [T::Acc],
     koff: &'a RowOffsets,
-    /// Input channels of the block.
     channels: Range<usize>,
     is_first: bool,
     is_last: bool,
 }
 
 impl<T: Element> ConvBlock<'_, '_, T> {
-    /// Whether K is one block.
     fn is_whole(&self) -> bool {
         self.is_first && self.is_last
     }
@@ -419,26 +403,23 @@ struct ConvPanel<'a, T: Element> {
     /// The weights: `[steps of the block][nr]`.
     w: &'a [T::Acc],
     nr: usize,
-    /// The bias of the channels that are not filled up.
     bias: &'a [T::Acc],
-    /// The panel behind this one, which is prefetched.
     prefetch: PanelPrefetch<'a, T::Acc>,
-    /// The element of Y that the first channel and the chunk's first pixel go to.
+    /// Where the first channel and first pixel of the chunk go in Y.
     at: usize,
 }
 
-/// A row of pixels, or two: where they begin in the copy, and the taps of the axes before the last that
-/// they multiply.
+/// One or two rows of pixels: where they begin in the copy, and their taps of the axes before the last.
 struct ConvRows<'a, T: Element> {
     first: usize,
     at: usize,
     taps: &'a OuterTaps,
-    /// For two rows, the kernel, and the elements from one row to the other.
+    /// For two rows: the kernel, and the distance of the rows.
     pair: Option<(&'static ChannelKernel<T::Acc>, usize)>,
 }
 
 impl<T: Element> ChannelConv<T> {
-    /// Multiplies one block of K for all panels of a task.
+    /// Multiplies all panels of a task by one block of K.
     fn multiply(&self, block: &ConvBlock<'_, '_, T>, sums: &mut [T::Acc]) {
         let (taps, taps_of_next) = (&mut OuterTaps::none(), &mut OuterTaps::none());
         for p in block.panels.clone() {
@@ -456,7 +437,6 @@ impl<T: Element> ChannelConv<T> {
         }
     }
 
-    /// Panel number `p` of the weights.
     fn panel<'a>(&self, block: &ConvBlock<'a, '_, T>, p: usize) -> ConvPanel<'a, T> {
         let (io, k_total, taps, wide) = (block.store.io, self.weights.steps(), self.weights.taps, self.weights.nr());
         let weights = self.weights.of_group(io.weights, block.group);
@@ -465,8 +445,8 @@ impl<T: Element> ChannelConv<T> {
         let (nr, _) = self.weights.panels.panel(real);
         let steps = block.channels.start * taps..block.channels.end * taps;
         let w = &weights[first * k_total..][steps.start * nr..steps.end * nr];
-        // While the first tiles are computed, the next panel is prefetched. The last panel is
-        // followed by the first one's next block of K.
+        // Prefetched while the first tiles are computed. After the last panel comes the first one's next
+        // block of K.
         let next = match p + 1 {
             next if next < block.panels.end => (first + wide) * k_total + steps.start * nr,
             _ => block.panels.start * wide * k_total + steps.end * nr,
@@ -476,8 +456,7 @@ impl<T: Element> ChannelConv<T> {
         let kernel = tiles.two_rows(real).unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), real));
         let calls =
             block.rows.div_ceil(kernel.rows()) * block.pieces.iter().map(|piece| piece.tiles.count).sum::<usize>();
-        // With several blocks of K, a panel's own next block lies behind it, and not the next
-        // panel.
+        // With several blocks of K, the panel's own next block follows in memory.
         let prefetch = if block.is_whole() { PanelPrefetch::behind } else { PanelPrefetch::new };
         let channel = block.group * self.weights.rows + first;
         ConvPanel {
@@ -496,8 +475,8 @@ impl<T: Element> ChannelConv<T> {
         self.source.find_taps(axes, row, taps);
     }
 
-    /// The kernel for row `row` and the next one, if they are to be multiplied at once, and the elements
-    /// from one to the other. `taps` are those of the row, and become those of both.
+    /// If row `row` and the next one are to be multiplied at once: the kernel, and the distance of the
+    /// rows. `taps` are those of the row, and become those of both.
     fn pair(
         &self,
         block: &ConvBlock<'_, '_, T>,
@@ -507,7 +486,7 @@ impl<T: Element> ChannelConv<T> {
         taps: &mut OuterTaps,
         taps_of_next: &mut OuterTaps,
     ) -> Option<(&'static ChannelKernel<T::Acc>, usize)> {
-        // Rows without padding have nothing that the taps of another row could read.
+        // Rows without padding lack what the taps of another row would read.
         if matches!(self.source, ChannelSource::Bare(_)) || row + 1 == block.rows || !taps.is_one_run() {
             return None;
         }
@@ -520,7 +499,6 @@ impl<T: Element> ChannelConv<T> {
         Some((kernel, self.source.row_offset(&block.chunk, row + 1) - at))
     }
 
-    /// Multiplies a row of pixels, or two. `sums` are those of the panel.
     fn multiply_rows(
         &self,
         block: &ConvBlock<'_, '_, T>,
@@ -541,8 +519,8 @@ impl<T: Element> ChannelConv<T> {
         }
     }
 
-    /// Sums the runs of taps of a tile that begins with pixel `pixel` of the rows. The last block of K
-    /// finishes it into Y.
+    /// Sums the runs of taps of a tile at pixel `pixel` of the rows. The last block of K finishes it
+    /// into Y.
     fn multiply_tile(
         &self,
         block: &ConvBlock<'_, '_, T>,
@@ -554,7 +532,7 @@ impl<T: Element> ChannelConv<T> {
         let (all, width) = (self.geometry.axes[self.geometry.axes.len() - 1].kernel, block.channels.len());
         let x = &block.x[rows.at + pixel..];
         let pitch = rows.pair.map_or(0, |(_, pitch)| pitch);
-        // Without taps there is still the bias to be stored: one empty run.
+        // Without taps, one empty run stores the bias.
         let count = rows.taps.count(&piece.taps, all);
         for run in 0..count.max(1) {
             let taps = if count == 0 { 0..0 } else { rows.taps.run(run, &piece.taps, all) };
@@ -589,7 +567,6 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         self.weights.pack(Op::Conv, w, packed);
     }
 
-    /// One share of the panels, for one chunk of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group, columns, panels } = self.split.part(task);
@@ -598,7 +575,7 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         let (channels, most) = (self.weights.channels, self.weights.block);
         let x = &io.x[geometry.input_offset(image, group * channels, 0)..];
         let store = self.finish.store(io);
-        // Without channels there is still the bias to be stored: one empty block.
+        // Without channels, one empty block stores the bias.
         for first in (0..channels.max(1)).step_by(most) {
             let width = most.min(channels - first);
             let chunk = self.source.chunk(columns);

@@ -1,11 +1,10 @@
 //! Conv whose kernel covers X exactly, with images as pixels: a classifier's last layers, and
 //! squeeze-excitation blocks.
 //!
-//! Most of what such a layer reads are weights. Image by image they would be read once for each
-//! image. Here they are read once for a block of images: M = images, N = M/group, K = C/group *
-//! kernel volume, for each group. K is in blocks, so that the values of the images stay in the L1
-//! cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most
-//! [`MOST_PANELS`] panels.
+//! Such a layer reads mostly weights. Image by image they would be read once for each image; here they
+//! are read once for a block of images. M = images, N = M/group, K = C/group * kernel volume, for each
+//! group. K is in blocks, so that the values of the images stay in the L1 cache. Scratch of a task: the
+//! images of a block of K, transposed, and the sums of at most [`MOST_PANELS`] panels.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -27,12 +26,11 @@ use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
-/// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in
-/// `f32`.
+/// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in `f32`.
 fn block_values(machine: &Machine) -> usize {
     machine.l1_bytes / 3 / size_of::<f32>()
 }
-/// Steps of k in a block, at least: with fewer, sums would be written and read too often.
+/// Steps of k in a block, at least. With fewer, sums would be written and read too often.
 const LEAST_STEPS: usize = 256;
 /// Panels of a task, at most: a limit of its sums.
 const MOST_PANELS: usize = 64;
@@ -41,8 +39,8 @@ fn image_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
 
-/// Whether the kernel covers X exactly. The elements of an image then lie in memory as the steps of k do,
-/// so that an image is a row of the product's matrix.
+/// Whether the kernel covers X exactly. An image then lies in memory in the order of k, as a row of the
+/// product's matrix.
 pub(super) fn is_covered(geometry: &Geometry) -> bool {
     let is_covered =
         |axis: &Axis| axis.input == axis.kernel && !axis.is_padded() && (axis.dilation == 1 || axis.kernel == 1);
@@ -86,25 +84,21 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// How the product is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ImagesBlocking {
-    /// Images that share a read of the weights.
     image_blocks: Blocks,
-    /// Blocks of K.
     k: Blocks,
     split: GemmSplit,
 }
 
 impl ImagesBlocking {
-    /// Blocks whose scratch takes at most `most_bytes`.
     fn new<T: Element>(request: &Request<'_, T>, weights: &ChannelWeights, most_bytes: usize) -> Self {
         let (batch, machine) = (request.geometry.batch, request.machine);
         let (steps, panels, value_bytes) = (weights.steps(), weights.count(), size_of::<T::Acc>());
         let of_threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(batch * weights.groups) };
         let shares = panels.div_ceil(MOST_PANELS).max(of_threads).min(panels);
         let share_rows = panels.div_ceil(shares) * weights.nr();
-        // It depends on the batch and not on a block: no sum depends on a limit or on threads.
+        // It depends on the whole batch, so that no sum depends on a limit or on threads.
         let kc = steps.clamp(1, (block_values(machine) / batch).max(LEAST_STEPS));
         let image_block_bytes = image_block_bytes(machine);
         let fits =
@@ -115,10 +109,9 @@ impl ImagesBlocking {
         Self { image_blocks, k: Blocks::new(steps, kc), split }
     }
 
-    /// What one block of images takes in one group.
     fn image_block_work<A: Real>(&self, machine: &Machine, weights: &ChannelWeights, tiles: &ChannelTiles<A>) -> Work {
         let (steps, k_blocks) = (weights.steps(), self.k.count());
-        // Sums are written with the bias, kept between blocks of K, and read to be finished.
+        // Sums are written with the bias, kept between blocks of K, and read to be stored.
         let kept = (tiles.width * weights.vectors()) as f64 * (2 + k_blocks) as f64;
         machine.work(Item::ArithmeticCycles, tiles.cycles(machine, weights.rows, false) * steps as f64)
             + machine.work(Item::KernelCalls, (tiles.count * weights.count() * k_blocks) as f64)
@@ -151,23 +144,21 @@ struct ImagesTask<'a, A: Real> {
     weights: &'a ChannelWeights,
 }
 
-/// A part of the sums: one row for each image.
+/// The sums of one panel, or of several: one row for each image.
 struct ImageSums {
-    /// Where they begin.
     at: usize,
     /// The channels of the group that they belong to.
     channels: Range<usize>,
-    /// Values of a row. Those behind the channels fill up the last panel.
+    /// Values of a row, the padding of the last panel included.
     width: usize,
 }
 
 impl<A: Real> ImagesTask<'_, A> {
-    /// The first channel of a panel.
     fn channel(&self, panel: usize) -> usize {
         panel * self.weights.nr()
     }
 
-    /// Channels of a panel, filled up.
+    /// Channels of a panel, padding included.
     fn width(&self, panel: usize) -> usize {
         self.tiles.panel(self.weights.rows - self.channel(panel))
     }
@@ -177,7 +168,7 @@ impl<A: Real> ImagesTask<'_, A> {
         (panel - self.panels.start) * self.tiles.width * self.weights.nr()
     }
 
-    /// The sums, panel by panel. For a single image, those of all panels are one row.
+    /// The sums, panel by panel. A single image has one row of all panels.
     fn sums(&self) -> impl Iterator<Item = ImageSums> + '_ {
         let joined = if self.tiles.width == 1 { self.panels.len().max(1) } else { 1 };
         self.panels.clone().step_by(joined).map(move |panel| {
@@ -187,7 +178,7 @@ impl<A: Real> ImagesTask<'_, A> {
         })
     }
 
-    /// Where X, or Y, of an image and the group begins, with `len` values for each.
+    /// The beginning of an image and the group in X, or in Y, with `len` values for each channel.
     fn at(&self, image: usize, len: usize) -> usize {
         (image * self.weights.groups + self.group) * len
     }
@@ -233,7 +224,7 @@ impl<T: Element> Images<T> {
     ) {
         let (tiles, steps, nr) = (task.tiles, self.weights.steps(), self.weights.nr());
         let koff = task.koff.rows(0..k.len());
-        // For a single image, the wide panels are multiplied in one call: with all of K, they and
+        // A single image is multiplied by all wide panels in one call: with the whole of K, they and
         // their sums follow one another.
         let is_one_call = tiles.width == 1 && k.len() == steps;
         let wide = task.panels.clone().take_while(|p| is_one_call && task.width(*p) == nr).count();
@@ -247,10 +238,8 @@ impl<T: Element> Images<T> {
                 &panel[k.start * task.width(p)..k.end * task.width(p)]
             };
             let (width, channels) = (task.width(p), self.weights.rows - task.channel(p));
-            // While a panel is multiplied, the next one is prefetched.
             let next = if p + 1 < task.panels.end { of_panel(p + 1) } else { &[] };
-            // With several blocks of K, a panel's own next block lies behind it, and not the next
-            // panel.
+            // With several blocks of K, the panel's own next block follows in memory.
             let prefetch = if k.len() == steps { PanelPrefetch::behind } else { PanelPrefetch::new };
             let kernel = tiles.kernel(tiles.pixels(0).len(), channels);
             let mut prefetch = prefetch(next, tiles.count, kernel, tiles.rate());
@@ -280,7 +269,6 @@ impl<T: Element> Lowering<T> for Images<T> {
         self.weights.pack(Op::Conv, w, packed);
     }
 
-    /// One share of the panels, for one group of one block of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let ImagesBlocking { image_blocks, k, split } = &self.blocking;
         let Part { image: image_block, group, panels, .. } = split.part(task);
@@ -292,7 +280,6 @@ impl<T: Element> Lowering<T> for Images<T> {
         let (transposed, sums) = (arena.get(self.transposed), arena.get(self.sums));
         self.begin(&task, io.bias, sums);
         let weights = self.weights.of_group(io.weights, group);
-        // Without channels there is nothing but the bias.
         for k in k.iter().filter(|k| !k.is_empty()) {
             self.transpose(&task, io.x, &k, transposed);
             self.multiply(&task, weights, &k, transposed, sums);

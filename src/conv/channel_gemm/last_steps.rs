@@ -1,4 +1,4 @@
-//! The last steps of a tile's sums, and the way of the sums into Y.
+//! The last steps of a tile's sums, and storing them.
 
 use convoke_kernels::{ChannelKernel, Dest, Prefetch, Real, RowOffsetsRef};
 
@@ -6,7 +6,7 @@ use crate::conv::store::OutputStore;
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// The sums of a tile, at most: as many registers as an ISA has, of the longest vectors.
+/// Sums of a tile, at most: all registers of the longest vectors of an ISA.
 const STAGED_ELEMENTS: usize = 32 * 16;
 
 /// The last steps of k of a tile, and what is added to its sums.
@@ -17,7 +17,7 @@ pub(super) struct LastSteps<'a, A> {
     pub(super) prefetch: Prefetch,
     /// Whether the tile has sums of earlier steps.
     pub(super) accumulate: bool,
-    /// The bias of the panel: one value for each channel that is not filled up.
+    /// The bias of the channels of the panel that are not padding.
     pub(super) bias: &'a [A],
 }
 
@@ -32,7 +32,7 @@ impl<A: Real> LastSteps<'_, A> {
     ) {
         let Self { x, koff, w, prefetch, accumulate, bias } = *self;
         let ldy = store.io.y.shape().positions;
-        // The two rows of pixels of a kernel for two rows follow one another in Y.
+        // The two rows of pixels of a two-row kernel are neighbours in Y.
         let stores = [Stores::row(at, kernel.mr()).times(bias.len(), ldy)];
         let stored = store.direct(at, bias, stores, |mut y, epilogue| {
             kernel.finish(x, koff, w, prefetch, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);

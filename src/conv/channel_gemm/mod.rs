@@ -1,12 +1,12 @@
-//! GEMM with vectors along output channels: for few output positions, where vectors along
-//! positions would run half empty.
+//! GEMM with vectors along output channels: for few output positions, where vectors along positions
+//! would be half empty.
 //!
 //! - [`conv`]: Conv, with output positions as pixels.
 //! - [`images`]: Conv with images as pixels, where the kernel covers X.
 //! - [`accumulate`]: ConvTranspose, with the taps accumulated in place.
 //!
-//! They share how weights are packed ([`weights`]), so that weights serve both kinds of Conv, and the
-//! tiles ([`channel_tiles`](super::channel_tiles)).
+//! Both kinds of Conv can use the same packed weights ([`weights`]). All share the tiles
+//! ([`channel_tiles`](super::channel_tiles)).
 
 mod accumulate;
 mod conv;
@@ -22,7 +22,7 @@ use crate::{Element, Op};
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     match request.geometry.op {
         Op::ConvTranspose => accumulate::offer(request, most_bytes),
-        // Pixel by pixel, a kernel that covers X would read its weights once for each image.
+        // As pixels of one image, a kernel that covers X would read its weights for each image.
         Op::Conv if images::is_covered(request.geometry) => images::offer(request, most_bytes),
         Op::Conv => conv::offer(request, most_bytes),
     }

@@ -1,4 +1,4 @@
-//! What a chunk of outputs reads: a copy of its part of X, in padded planes, or in rows without padding.
+//! A task's copy of its part of X, in padded planes or in rows without padding.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,27 +10,23 @@ use crate::conv::planes::{self, OutputChunk, PaddedPlanes};
 use crate::element::Element;
 use crate::{Axis, Geometry};
 
-/// The copy of X that tasks read.
 pub(super) enum ChannelSource {
     Padded(PaddedPlanes),
     Bare(BareRows),
 }
 
-/// A chunk of either.
 pub(super) struct SourceChunk {
-    /// Its output positions, which are neighbours in a channel of Y.
     pub(super) positions: Range<usize>,
     at: ChunkAt,
 }
 
 enum ChunkAt {
     Padded(OutputChunk),
-    /// The first position of X on the outermost axis that the copy has.
+    /// The first position of X in the copy, on the outermost axis.
     Bare(usize),
 }
 
 impl ChannelSource {
-    /// Chunk number `index`.
     pub(super) fn chunk(&self, index: usize) -> SourceChunk {
         match self {
             Self::Padded(planes) => {
@@ -42,7 +38,7 @@ impl ChannelSource {
         }
     }
 
-    /// Whether the chunk is the last one along a row, which is cut.
+    /// Whether the chunk is the narrower one at the end of a row.
     pub(super) fn is_edge(&self, chunk: &SourceChunk, rank: usize) -> bool {
         match (self, &chunk.at) {
             (Self::Padded(planes), ChunkAt::Padded(chunk)) => planes.axis() + 1 == rank && !planes.is_full(chunk),
@@ -61,8 +57,8 @@ impl ChannelSource {
         }
     }
 
-    /// Finds the taps of the axes before the last that row `row` of the layer multiplies. Kernels may
-    /// read the padding of planes, so that these leave out taps of the outermost axis alone.
+    /// Finds the taps of the axes before the last that row `row` multiplies. In planes these leave out
+    /// taps of the outermost axis alone: kernels may read the padding of the others.
     pub(super) fn find_taps(&self, axes: &[Axis], row: usize, taps: &mut OuterTaps) {
         let is_bare = matches!(self, Self::Bare(_));
         let outer = &axes[..axes.len() - 1];
@@ -77,7 +73,7 @@ impl ChannelSource {
         }
     }
 
-    /// Copies what a chunk sees of `count` channels of X, the first of which `x` begins with.
+    /// Copies what a chunk reads of the first `count` channels of `x`.
     pub(super) fn fill<T: Element>(&self, isa: Isa, chunk: &SourceChunk, x: &[T], count: usize, copy: &mut [T::Acc]) {
         match (self, &chunk.at) {
             (Self::Padded(planes), ChunkAt::Padded(chunk)) => {
@@ -89,7 +85,7 @@ impl ChannelSource {
     }
 }
 
-/// Rows of X without their padding, for a Conv of stride 1 with two axes at least. A chunk is a run of
+/// Rows of X without padding, for a Conv of stride 1 with at least two axes. A chunk is a run of
 /// positions of the outermost axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BareRows {
@@ -98,18 +94,18 @@ pub(super) struct BareRows {
     pitches: Vec<usize>,
     /// Elements from the rows of one channel to those of the next.
     pub(super) channel_len: usize,
-    /// Elements before the first row. Row offsets are those of taps without padding, so that a row's
-    /// tap of offset 0 may lie before the rows by as much as the padding shifts it.
+    /// Elements before the first row. Row offsets are those of taps without padding, so that a row's tap
+    /// of offset 0 may lie before the copy by as much as the padding.
     margin: usize,
     /// Positions of the outermost axis in a chunk.
     pub(super) extent: usize,
 }
 
 impl BareRows {
-    /// Pixels of a row, at most: little of longer ones is padding.
+    /// Pixels of a row, at most. Little of a longer one is padding.
     const MOST_PIXELS: usize = 1 << 14;
 
-    /// Whether rows without padding can serve a layer, and some tap of the last axis sees padding.
+    /// Whether this can serve a layer, and helps: some tap of the last axis sees padding.
     pub(super) fn can_serve(geometry: &Geometry) -> bool {
         let Some((last, outer)) = geometry.axes.split_last() else { return false };
         let taps = outer.iter().fold(1_usize, |taps, axis| taps.saturating_mul(axis.kernel));
@@ -120,7 +116,7 @@ impl BareRows {
             && (0..last.kernel).any(|tap| last.outputs_of_tap(tap).len() < last.output)
     }
 
-    /// The rows of chunks of `extent` positions. None if they exceed the address space.
+    /// None if they exceed the address space.
     pub(super) fn new(axes: &[Axis], extent: usize) -> Option<Self> {
         let mut pitches = alloc::vec![1_usize; axes.len()];
         for i in (1..axes.len()).rev() {
@@ -134,7 +130,6 @@ impl BareRows {
         Some(new)
     }
 
-    /// Chunks of an image.
     pub(super) fn chunks(&self) -> usize {
         self.axes[0].output.div_ceil(self.extent)
     }
@@ -147,15 +142,15 @@ impl BareRows {
     /// Values of the copy of `block` channels, of which tiles read up to `most_pixels` at once. None if
     /// they exceed the address space.
     pub(super) fn copy_len(&self, block: usize, most_pixels: usize) -> Option<usize> {
-        // Kernels are told that they read as far behind the rows as taps are shifted.
+        // Kernels' calls must cover the largest shift behind the rows.
         let reach = self.shift(|axis| (axis.kernel - 1) * axis.dilation)?;
         let furthest = self.shift(|axis| axis.output - 1)? - (self.axes[0].output - self.extent) * self.pitches[0];
         let lens = [self.margin, furthest, block.checked_mul(self.channel_len)?, reach, most_pixels];
         lens.into_iter().try_fold(0_usize, |sum, len| sum.checked_add(len))
     }
 
-    /// Elements of X that so many positions of each axis are together. None if they exceed the
-    /// address space.
+    /// The distance of elements that are `positions` positions apart on each axis. None if it exceeds
+    /// the address space.
     fn shift(&self, positions: impl Fn(&Axis) -> usize) -> Option<usize> {
         let mut shifts = self.axes.iter().zip(&self.pitches).map(|(axis, pitch)| positions(axis).checked_mul(*pitch));
         shifts.try_fold(0_usize, |sum, shift| sum.checked_add(shift?))
@@ -165,28 +160,25 @@ impl BareRows {
         &self.axes[self.axes.len() - 1]
     }
 
-    /// Pixels of a row.
     fn width(&self) -> usize {
         self.last().output
     }
 
-    /// Output positions for each position of the outermost axis.
     fn positions_inside(&self) -> usize {
         self.axes[1..].iter().map(|axis| axis.output).product()
     }
 
-    /// The output positions of chunk number `chunk`.
     fn positions(&self, chunk: usize) -> Range<usize> {
         let (start, inside) = (chunk * self.extent, self.positions_inside());
         start * inside..self.axes[0].output.min(start + self.extent) * inside
     }
 
-    /// The positions of X on the outermost axis that chunk number `chunk` sees.
+    /// The positions of X on the outermost axis that a chunk reads.
     fn seen(&self, chunk: usize) -> Range<usize> {
         self.seen_by(&self.positions(chunk))
     }
 
-    /// The same for the chunk with these output positions. There are some among them that it may not see.
+    /// The same for output positions, not all of which may read X.
     fn seen_by(&self, positions: &Range<usize>) -> Range<usize> {
         let (first, inside) = (&self.axes[0], self.positions_inside());
         let origin = (positions.start / inside).saturating_sub(first.pad_begin);
@@ -194,9 +186,9 @@ impl BareRows {
         origin..end.saturating_sub(first.pad_begin).min(first.input).max(origin)
     }
 
-    /// Where row `row` of the layer begins in the copy of a chunk that begins with position `origin`.
+    /// Where row `row` begins in the copy of a chunk whose first position of X is `origin`.
     fn row_offset(&self, row: usize, origin: usize) -> usize {
-        // Not negative: the margin is as long as all paddings shift a row.
+        // Not negative: the margin is as long as the paddings of all axes.
         let mut at = self.margin - self.last().pad_begin;
         let mut rest = row;
         for (axis, pitch) in self.axes.iter().zip(&self.pitches).rev().skip(1) {

@@ -1,7 +1,7 @@
 //! Which taps the pixels of a row multiply.
 //!
-//! A tap that sees padding alone adds nothing, so it is left out. Along the axes before the last, all
-//! pixels of a row agree on that. Along the last axis, a row is cut into pieces that do.
+//! A tap that sees only padding adds nothing, and is left out. On the axes before the last, all pixels
+//! of a row have the same taps. On the last axis, a row is cut into pieces with the same taps.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -12,12 +12,11 @@ use crate::Axis;
 use crate::conv::channel_tiles::ChannelTiles;
 use crate::machine::Machine;
 
-/// Runs of outer taps, at most: a list of them is on the stack.
+/// Runs of outer taps, at most. Their list is on the stack.
 pub(super) const MOST_RUNS: usize = 64;
 
 /// A part of a row of pixels.
 pub(super) struct RowPiece<T: Real> {
-    /// Its first pixel.
     pub(super) start: usize,
     /// The taps of the last axis that its pixels multiply.
     pub(super) taps: Range<usize>,
@@ -30,7 +29,7 @@ impl<T: Real> RowPiece<T> {
         Some(alloc::vec![Self { start: 0, taps: 0..taps, tiles: ChannelTiles::new(machine, width)? }])
     }
 
-    /// A row of outputs along `axis`, cut where a tap begins or ceases to see X.
+    /// A row of outputs along `axis`, cut where a tap begins or ends to see X.
     pub(super) fn where_taps_change(machine: &Machine, axis: &Axis) -> Option<Vec<Self>> {
         let ranges = (0..axis.kernel).map(|tap| axis.outputs_of_tap(tap));
         let mut cuts: Vec<_> = ranges.flat_map(|range| [range.start, range.end]).chain([0, axis.output]).collect();
@@ -50,8 +49,7 @@ impl<T: Real> RowPiece<T> {
     }
 }
 
-/// The taps of the axes before the last that a row multiplies, numbered over these axes, as runs of
-/// neighbours.
+/// The taps of the axes before the last that a row multiplies, as runs of neighbours.
 pub(super) struct OuterTaps {
     runs: [Range<usize>; MOST_RUNS],
     count: usize,
@@ -62,8 +60,8 @@ impl OuterTaps {
         Self { runs: [const { 0..0 }; MOST_RUNS], count: 0 }
     }
 
-    /// Finds the taps of row number `row`, counted over the outputs of all `axes`. `seen(i, o)` is which
-    /// taps of axis i output o multiplies.
+    /// Finds the taps of row `row` of all outputs of `axes`. `seen(i, o)` are the taps of axis i that
+    /// see X at output o.
     pub(super) fn find(&mut self, axes: &[Axis], row: usize, seen: impl Fn(usize, usize) -> Range<usize>) {
         (self.runs[0], self.count) = (0..1, 1);
         let mut inside: usize = axes.iter().map(|axis| axis.output).product();
@@ -75,12 +73,11 @@ impl OuterTaps {
                 return;
             }
             if taps.len() == kernel {
-                // Runs stay runs.
                 self.runs[..self.count].iter_mut().for_each(|run| *run = run.start * kernel..run.end * kernel);
                 continue;
             }
-            // Each tap of the axes before gets a run of its own. They are written from the end, where none
-            // is overwritten that is still to be read.
+            // Each tap of the axes before gets a run of its own. Writing from the end overwrites nothing
+            // that is still to be read.
             let count: usize = self.runs[..self.count].iter().map(ExactSizeIterator::len).sum();
             let mut to = count;
             for from in (0..self.count).rev() {
@@ -99,13 +96,12 @@ impl OuterTaps {
         self.runs[0] = own.start.min(other.start)..own.end.max(other.end);
     }
 
-    /// Whether they are one run.
     pub(super) fn is_one_run(&self) -> bool {
         self.count == 1
     }
 
-    /// The number of runs of taps that follow one another in the packed weights, for a piece that
-    /// multiplies `taps` of `all` taps of the last axis.
+    /// The number of runs that follow one another in the packed weights, for a piece that multiplies
+    /// `taps` of `all` taps of the last axis.
     pub(super) fn count(&self, taps: &Range<usize>, all: usize) -> usize {
         match taps.len() {
             0 => 0,

@@ -13,27 +13,25 @@ use crate::conv::planes;
 use crate::conv::shares::Part;
 use crate::element::Element;
 
-/// Steps of k in a block, at most: 64 channels of a 3x3 kernel. A block is at least the taps
-/// of one channel. A panel of 32 `f32` channels is then more than the L1 cache holds, but it is
-/// read in order and prefetched. With so few steps that a panel stays in the L1 cache, the way
-/// of sums to scratch and back costs more than that saves.
+/// Steps of k in a block, at most, but at least the taps of one channel: 64 channels of a 3x3 kernel. A
+/// panel of 32 `f32` channels then exceeds the L1 cache, but it is read in order and prefetched. Shorter
+/// blocks would store and load sums more often, which costs more than it saves.
 const MOST_STEPS: usize = 576;
 
-/// How W is packed: panels of output channels, each `[K][NR]`. K is ordered by blocks of
-/// channels, then taps, then channels of the block.
+/// W is packed in panels of output channels, each `[K][NR]`. K is ordered by blocks of channels, then
+/// taps, then channels of the block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ChannelWeights {
     pub(super) groups: usize,
     /// Output channels of a group.
     pub(super) rows: usize,
-    /// The same with those that fill up the last panel.
+    /// The same, with the padding of the last panel.
     pub(super) padded: usize,
     /// Input channels of a group.
     pub(super) channels: usize,
     /// Input channels of a block of K.
     pub(super) block: usize,
     pub(super) taps: usize,
-    /// How output channels are cut into panels.
     pub(super) panels: ChannelPanels,
 }
 
@@ -47,7 +45,7 @@ impl ChannelWeights {
         let geometry = request.geometry;
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
-        // ConvTranspose multiplies by one tap at a time.
+        // ConvTranspose multiplies one tap at a time.
         let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
         let block = planes::channels_per_block(channels, taps_of_step, MOST_STEPS);
         let panels =
@@ -71,7 +69,6 @@ impl ChannelWeights {
         WeightLayout::ChannelPanels { nr: self.nr(), block: self.block }
     }
 
-    /// Output channels of a panel.
     pub(super) fn nr(&self) -> usize {
         self.panels.wide
     }
@@ -81,7 +78,6 @@ impl ChannelWeights {
         self.rows.div_ceil(self.nr())
     }
 
-    /// Blocks of K.
     pub(super) fn k_blocks(&self) -> usize {
         self.channels.div_ceil(self.block)
     }
@@ -96,7 +92,6 @@ impl ChannelWeights {
         self.rows.div_ceil(self.panels.lanes)
     }
 
-    /// The output channels of a group that some panels have.
     pub(super) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
         (panels.start * self.nr()).min(self.rows)..(panels.end * self.nr()).min(self.rows)
     }
@@ -107,7 +102,6 @@ impl ChannelWeights {
         first + rows.start..first + rows.end
     }
 
-    /// Steps of K.
     pub(super) fn steps(&self) -> usize {
         self.channels * self.taps
     }
@@ -126,7 +120,6 @@ impl ChannelWeights {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
-    /// Packs W.
     pub(super) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
         let Self { rows, channels, taps, block, .. } = *self;
         if self.group_len() == 0 {

@@ -1,16 +1,16 @@
 //! Conv as GEMM with vectors along output positions, without an im2col matrix.
 //!
 //! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. K is
-//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv. Where B
-//! comes from ([`source`]) is all that tells layers apart:
+//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv. Layers
+//! differ only in the source of B ([`source`]):
 //!
-//! - Rows of B are those of X for a 1x1 kernel of stride 1 without padding. They are read in place, or
+//! - For a 1x1 kernel of stride 1 without padding, rows of B are rows of X. They are read in place, or
 //!   through a packed panel.
-//! - Otherwise they are shifted views of padded planes, a copy of a block of channels for one chunk of the
-//!   output ([`planes`](super::planes)). Taps that see padding alone at every output are left out.
+//! - Otherwise they are shifted views of padded planes, which are a copy of a block of channels for one
+//!   chunk of the output ([`planes`](super::planes)). Taps that see only padding are left out.
 //!
-//! Makes no offer where the offsets in B do not fit 32 bits. Scratch for a task: the planes or the panel,
-//! and the sums of the chunk where K has several blocks.
+//! Makes no offer if the offsets in B do not fit 32 bits. Scratch of a task: the planes or the panel,
+//! and the sums of the chunk if K has several blocks.
 
 mod search;
 mod source;
@@ -73,26 +73,25 @@ struct Gemm<T: Element> {
     tiles: SpatialTiles<T::Acc>,
     blocking: GemmBlocking,
     source: GemmSource,
-    /// Where columns go: in a full chunk, and in the last one along the chunks' axis.
+    /// Where columns go: of a full chunk, and of the last one along the axis that is cut.
     maps: [StoreMap; 2],
-    /// The planes, or the panel of B.
     copy: Piece<T::Acc>,
     sums: Piece<T::Acc>,
 }
 
-/// What a task computes, and where it stores.
 struct GemmTask<'a, 'io, T: Element> {
     io: &'a Io<'io, T>,
     store: OutputStore<'a, 'io, T>,
     group: usize,
     panels: Range<usize>,
     map: &'a StoreMap,
-    /// The element of Y that row 0 of the group and the chunk's first column go to.
+    /// Where row 0 of the group and the chunk's first column go in Y.
     at: usize,
 }
 
 impl<T: Element> Gemm<T> {
-    /// The panels of a task, over the steps `k` of K. They are the first of K, and the last.
+    /// The rows of A of a task, over the steps `k` of K, with whether these are the first and the last
+    /// of K.
     fn rows<'a>(
         &self,
         task: &GemmTask<'a, '_, T>,
@@ -112,7 +111,7 @@ impl<T: Element> Gemm<T> {
         }
     }
 
-    /// Multiplies the input channels `channels` from planes of them, a run of taps at a time.
+    /// Multiplies planes of the input channels `channels`, a run of taps at a time.
     fn multiply_planes(
         &self,
         task: &GemmTask<'_, '_, T>,
@@ -143,8 +142,8 @@ impl<T: Element> Gemm<T> {
         }
     }
 
-    /// Multiplies the input channels `channels` by rows of `x`, a tile's width at a time. `x` begins with
-    /// the first channel and the chunk's first position, of which the image has `positions` more.
+    /// Multiplies rows of `x` of the input channels `channels`, one tile's width at a time. `x` begins
+    /// with the first channel and the chunk's first position; channels are `positions` elements apart.
     fn multiply_rows(
         &self,
         task: &GemmTask<'_, '_, T>,
@@ -211,7 +210,6 @@ impl<T: Element> Lowering<T> for Gemm<T> {
         }
     }
 
-    /// One share of the panels, for one chunk of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group, columns, panels } = self.blocking.split.part(task);
@@ -229,7 +227,7 @@ impl<T: Element> Lowering<T> for Gemm<T> {
             map: &self.maps[usize::from(self.source.is_edge(columns))],
             at: geometry.output_offset(image, group * rows, start),
         };
-        // Without channels there is still the bias to be stored: one empty block.
+        // Without channels, one empty block stores the bias.
         for first in (0..channels.max(1)).step_by(self.blocking.block) {
             let block = first..(first + self.blocking.block).min(channels);
             match &self.source {

@@ -12,7 +12,6 @@ use crate::conv::planes::{ChunkCut, PaddedPlanes, PlaneSizes};
 use crate::element::Element;
 use crate::{Axis, Geometry};
 
-/// What is decided of the source.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum SourcePlan {
     /// Shifted views of padded planes.
@@ -28,12 +27,12 @@ pub(super) enum RowReading {
     Packed,
     /// In X itself.
     InPlace,
-    /// In X itself, if the caller's X begins at a cache line. Only a run knows that address.
+    /// In X itself, if X begins at a cache line, which only a run knows.
     InPlaceIfAligned,
 }
 
 impl SourcePlan {
-    /// The name of the copy in scratch.
+    /// The name of the copy in the list of scratch.
     pub(super) fn name(&self) -> &'static str {
         if matches!(self, Self::Planes(..)) { "planes" } else { "panel of B" }
     }
@@ -60,7 +59,6 @@ impl fmt::Display for SourcePlan {
     }
 }
 
-/// A source with its tables.
 pub(super) enum GemmSource {
     Planes(Box<SourcePlanes>),
     Rows(SourceRows),
@@ -85,7 +83,6 @@ impl GemmSource {
         }
     }
 
-    /// The output positions of chunk number `chunk`, which are neighbours.
     pub(super) fn positions(&self, chunk: usize) -> Range<usize> {
         match self {
             Self::Planes(source) => source.planes.positions(chunk),
@@ -93,7 +90,7 @@ impl GemmSource {
         }
     }
 
-    /// Whether a chunk is the last one along the chunks' axis, which may be smaller.
+    /// Whether a chunk is the last one along the axis that is cut, which may be smaller.
     pub(super) fn is_edge(&self, chunk: usize) -> bool {
         match self {
             Self::Planes(source) => !source.planes.is_full(&source.planes.chunk(chunk)),
@@ -101,8 +98,8 @@ impl GemmSource {
         }
     }
 
-    /// Where the columns go in vectors of `lanes`: those of a full chunk, and those of the last one along the
-    /// chunks' axis.
+    /// Where the columns go, in vectors of `lanes`: of a full chunk, and of the last one along the axis
+    /// that is cut.
     pub(super) fn maps(&self, lanes: usize) -> [StoreMap; 2] {
         match self {
             Self::Planes(source) => source.extents.map(|extent| source.planes.map(extent, lanes)),
@@ -114,12 +111,11 @@ impl GemmSource {
     }
 }
 
-/// Padded planes of a block of channels.
 pub(super) struct SourcePlanes {
     pub(super) planes: PaddedPlanes,
     /// The taps that meet X at some output, as runs of neighbours in the packed weights.
     pub(super) taps: Vec<Range<usize>>,
-    /// Positions of a full chunk along the chunks' axis, and of the last one.
+    /// Positions of a full chunk, and of the last one, along the axis that is cut.
     extents: [usize; 2],
     /// The row offsets of a full block of K, and of the last one, and the channels of a full block.
     koff: [RowOffsets; 2],
@@ -147,12 +143,12 @@ impl SourcePlanes {
     }
 }
 
-/// The layer without the taps that see padding alone at every output.
+/// The layer without the taps that see only padding at every output.
 pub(super) fn cropped(geometry: &Geometry) -> Geometry {
     Geometry { axes: geometry.axes.iter().map(|axis| axis.cropped().1).collect(), ..geometry.clone() }
 }
 
-/// The taps of the [`cropped`] layer, numbered in the whole kernel, as runs of neighbours.
+/// The taps of the [`cropped`] layer, as runs of neighbours in the whole kernel.
 fn visible_taps(axes: &[Axis]) -> Vec<Range<usize>> {
     let mut runs = alloc::vec![0..1];
     for axis in axes {
@@ -167,7 +163,7 @@ fn visible_taps(axes: &[Axis]) -> Vec<Range<usize>> {
     runs
 }
 
-/// The number of these runs, which may be more than memory has room for.
+/// The number of these runs. They may be more than memory can hold.
 pub(super) fn visible_runs(axes: &[Axis]) -> usize {
     let (mut runs, mut all) = (1_usize, 1_usize);
     for axis in axes {
@@ -183,7 +179,6 @@ pub(super) fn visible_runs(axes: &[Axis]) -> usize {
 /// Rows of X, for a 1x1 kernel.
 pub(super) struct SourceRows {
     reading: RowReading,
-    /// Positions of a chunk, and of the image.
     chunk: usize,
     positions: usize,
     /// The row offsets of a block of K, in X and in a packed panel.
@@ -192,7 +187,7 @@ pub(super) struct SourceRows {
 }
 
 impl SourceRows {
-    /// Whether the rows of a chunk are read in place. `x` begins with the chunk.
+    /// Whether kernels read the rows of a chunk in place. `x` begins with the chunk.
     pub(super) fn reads_in_place<T>(&self, x: &[T]) -> bool {
         match self.reading {
             RowReading::Packed => false,
@@ -201,14 +196,13 @@ impl SourceRows {
         }
     }
 
-    /// The rows of B of `nr` columns in X, if kernels can read them: X has their type, and the vectors of
-    /// the last row end within X.
+    /// X as the rows of B of `nr` columns, if kernels can read it: it has their type, and the vectors of
+    /// the last row end within it.
     pub(super) fn in_place<'x, T: Element>(&self, x: &'x [T], nr: usize) -> Option<&'x [T::Acc]> {
         let readable = self.in_place.len().saturating_sub(1) * self.positions + nr;
         T::as_acc(x).filter(|x| x.len() >= readable)
     }
 
-    /// Packs `columns` columns of `rows` rows of X.
     pub(super) fn pack<T: Element>(&self, isa: Isa, x: &[T], (rows, columns): (usize, usize), panel: &mut [T::Acc]) {
         let pitch = panel.len() / self.packed.len().max(1);
         stream::pack_rows(isa, x, self.positions, columns, pitch, &mut panel[..rows * pitch]);

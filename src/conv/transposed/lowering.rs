@@ -1,4 +1,4 @@
-//! The configured lowering: packing, and the outer loops of a task.
+//! The lowering itself: packing, and the outer loops of a task.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -30,10 +30,10 @@ pub(super) struct Transposed<T: Element> {
     pub(super) phases: Vec<OutputPhases>,
     pub(super) slots: PhaseSlots,
     outers: Vec<OuterPhase>,
-    /// The rows of B of phases without taps: none.
+    /// The rows of B of phases without taps.
     pub(super) no_rows: RowOffsets,
     pub(super) planes: PaddedPlanes,
-    /// The column where each row of positions of a chunk begins.
+    /// The first column of each row of positions of a chunk.
     pub(super) row_columns: Vec<usize>,
     pub(super) tiles: PhaseTiles<T::Acc>,
     pub(super) interleave: &'static InterleaveKernel<T::Acc>,
@@ -47,32 +47,28 @@ pub(super) struct Transposed<T: Element> {
     scratch: PhaseScratch<T::Acc>,
 }
 
-/// One phase of the outer axes, for one chunk of one group of one image: what its panels and
-/// column tiles share.
+/// What the panels and column tiles of one phase of the outer axes share, for one chunk of one group of
+/// one image.
 pub(super) struct ChunkPhase<'t, A> {
     pub(super) image: usize,
     pub(super) group: usize,
     pub(super) outer: &'t OuterPhase,
     /// The positions of the chunk along the last axis.
     pub(super) along: Range<usize>,
-    /// Where each row of the chunk goes in a channel of Y. None if padding crops it.
+    /// Where each row of the chunk goes in a channel of Y; [`Transposed::CROPPED`] if padding crops it.
     pub(super) places: &'t [usize],
-    /// The planes of the group.
     pub(super) planes: &'t [A],
-    /// Vectors of columns of the chunk.
     pub(super) vectors: usize,
 }
 
-/// Scratch for sums on their way into Y.
+/// Scratch for sums.
 pub(super) struct PhaseSums<'t, A> {
-    /// The sums of a panel.
     pub(super) sums: &'t mut [A],
     /// Outputs of some channels, if kernels do not store into Y.
     pub(super) outputs: &'t mut [A],
 }
 
 impl<T: Element> Transposed<T> {
-    /// Makes the tables.
     pub(super) fn new(
         request: &Request<'_, T>,
         plan: PhasePlan<T::Acc>,
@@ -116,13 +112,13 @@ impl<T: Element> Transposed<T> {
         outer.taps[t / taps.len()] * along.axis.kernel + taps[t % taps.len()].k
     }
 
-    /// Where the outputs of a row of a chunk begin in a channel of Y, for phase `r` of the axes before the
-    /// last. None if padding crops the row.
+    /// Where the outputs of a row of a chunk begin in a channel of Y, for phase `r` of the outer axes.
+    /// None if padding crops the row.
     fn place(&self, chunk: &OutputChunk, r: &[usize], mut row: usize) -> Option<usize> {
         let (mut at, mut step) = (0, self.phases[r.len()].axis.output);
         for (i, r) in r.iter().enumerate().rev() {
             let positions = self.planes.range(chunk, i);
-            // The row is the position on the axis that is cut, of which there is one on the axes before.
+            // Only the axis that is cut and those after it have several positions.
             let position = if i > chunk.axis { row % positions.len() } else { row };
             row = if i > chunk.axis { row / positions.len() } else { 0 };
             at += step * self.phases[i].output(positions.start + position, *r)?;
@@ -137,7 +133,6 @@ impl<T: Element> Split for Transposed<T> {
         self.split.tasks.tasks()
     }
 
-    /// Along each axis, a task writes all phases of the chunk's positions. They are neighbours.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.split.tasks.part(task);
         let chunk = self.planes.chunk(part.columns);
@@ -178,7 +173,6 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         }
     }
 
-    /// Computes one share of the panels, for one chunk of one batch of groups of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group: batch, columns, panels } = self.split.tasks.part(task);

@@ -1,21 +1,20 @@
-//! ConvTranspose without a column matrix. Each phase of the strides is a convolution of stride 1,
-//! and all phases read the same padded copy of X.
+//! ConvTranspose without a column matrix: each phase of the strides is a convolution of stride 1, and
+//! all phases read the same padded copy of X.
 //!
-//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of
-//! a phase, N = positions of a phase, for each image, group and phase of the other axes. Each
-//! phase has a K of its own, so that no tap is filled up with zeros where the kernel is not a
-//! multiple of the stride. K is in blocks of channels; a block is ordered by 16 channels, then
-//! taps, then channels.
+//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of a
+//! phase, N = positions of a phase, for each image, group and phase of the other axes. Each phase has
+//! its own K, without zeros where the kernel is not a multiple of the stride. K is in blocks of
+//! channels. A block is ordered by 16 channels, then taps, then channels.
 //!
-//! A tile has all phases of the last axis for a panel of channels and the columns of one call. Its
-//! sums are interleaved into Y, so that each element of Y is written once. The sums come from
-//! scratch that stays in the L1 cache, or straight from registers. If K has several blocks, the
-//! sums of a panel are kept between them. Depthwise layers do without tiles: a kernel sums and
-//! interleaves all phases of one channel. See [`plan::PhaseMode`].
+//! A tile has all phases of the last axis for a panel of channels and a column tile. Its sums are
+//! interleaved into Y, so that each element of Y is written once: from scratch in the L1 cache, or
+//! straight from registers. If K has several blocks, the sums of a panel are kept between them.
+//! Depthwise layers have no tiles: a kernel sums and interleaves all phases of one channel. See
+//! [`plan::PhaseMode`].
 //!
-//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if
-//! the planes of a chunk fit 32 MiB. Scratch of a task: the padded planes of all channels for one
-//! chunk of the positions, the sums of one panel, and outputs that kernels cannot store into Y.
+//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if the
+//! planes of a chunk fit 32 MiB. Scratch of a task: the padded planes of all channels for one chunk, the
+//! sums of one panel, and outputs that kernels cannot store into Y.
 
 mod lowering;
 mod passes;

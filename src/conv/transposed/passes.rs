@@ -9,21 +9,19 @@ use super::tiles::block_channels;
 use crate::conv::planes::{PaddedPlanes, for_each_position, step_of};
 use crate::conv::view::OutputPhases;
 
-/// Channels whose taps follow each other in K. The rows of B that taps share are then still in
-/// the L1 cache.
+/// Channels whose taps follow each other in K. The rows of B that the taps share then stay in the L1
+/// cache.
 const INNER_CHANNELS: usize = 16;
 
 /// The order of the last axis' phases among the sums of a tile.
 pub(super) struct PhaseSlots {
-    /// The phases with taps. Those of a class have equal shifts: they read the same inputs.
+    /// The phases with taps, by class. The phases of a class have equal shifts: they read the same
+    /// inputs.
     pub(super) classes: Vec<Vec<usize>>,
-    /// The slot of each phase row, which is the place of its phase among the sums. Phases with taps have
-    /// slots of their own, in the order of the classes. Phases without taps share the last slot,
-    /// whose sums are zero.
+    /// The slot of each phase among the sums. Phases with taps have slots of their own, in the order of
+    /// the classes. Phases without taps share the last slot, whose sums are zero.
     pub(super) of_place: Vec<usize>,
-    /// Slots of phases with taps.
     pub(super) with_taps: usize,
-    /// All slots.
     pub(super) count: usize,
 }
 
@@ -48,7 +46,6 @@ impl PhaseSlots {
 
 /// One phase of the axes before the last.
 pub(super) struct OuterPhase {
-    /// The phase of each of these axes.
     pub(super) r: Vec<usize>,
     /// For each tap on these axes, its position in the kernel.
     pub(super) taps: Vec<usize>,
@@ -58,7 +55,7 @@ pub(super) struct OuterPhase {
 
 /// The products of an [`OuterPhase`] for one class of phases of the last axis.
 pub(super) struct PhasePass {
-    /// The index of the class, its first slot, and its number of phases.
+    /// The class, its first slot, and its number of phases.
     pub(super) class: usize,
     pub(super) slot: usize,
     pub(super) phases: usize,
@@ -73,7 +70,7 @@ pub(super) struct PhasePass {
 }
 
 impl OuterPhase {
-    /// All phases of the axes before the last. Packed weights are in their order.
+    /// All phases of the outer axes, in the order of the packed weights.
     pub(super) fn all(
         phases: &[OutputPhases],
         slots: &PhaseSlots,
@@ -103,8 +100,8 @@ impl OuterPhase {
     }
 }
 
-/// For each tap of phase `r` of the axes before the last, its position in the kernel, and how far
-/// its view is from the beginning of a plane.
+/// For each tap of phase `r` of the outer axes: its position in the kernel, and the offset of its view
+/// in a plane.
 fn outer_taps(outer: &[OutputPhases], r: &[usize], pitches: &[usize]) -> (Vec<usize>, Vec<usize>) {
     let taps_of: Vec<_> = outer.iter().zip(r).map(|(p, r)| &p.taps[*r]).collect();
     let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
@@ -121,8 +118,8 @@ fn outer_taps(outer: &[OutputPhases], r: &[usize], pitches: &[usize]) -> (Vec<us
     (taps, offsets)
 }
 
-/// The channels of a block of K, and its rows of B for a full block and for the last one. `views` has
-/// the place in a plane of each tap's view.
+/// The channels of a block of K, and the rows of B of a full block and of the last one. `views` are the
+/// offsets of the taps' views in a plane.
 fn rows_of_b(views: &[usize], channels: usize, channel_len: usize) -> (usize, [RowOffsets; 2]) {
     let taps = views.len();
     let block = block_channels(channels, taps);

@@ -25,12 +25,12 @@ use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// The most vectors of a column tile whose pairs are stored: a list of their places is on the stack.
+/// Vectors of a column tile whose pairs are stored, at most. The list of their places is on the stack.
 pub(super) const MOST_PAIRED_VECTORS: usize = 16;
-/// The most groups of a task: more of them gain nothing.
+/// Groups of a task, at most: more gain nothing.
 const MOST_TASK_GROUPS: usize = 16;
 
-/// Bytes of the planes of a task's groups, if it has several: they stay in the L2 cache.
+/// Bytes of the planes of a task's groups, if it has several. They stay in the L2 cache.
 fn group_plane_bytes(machine: &Machine) -> usize {
     machine.l2_bytes / 4
 }
@@ -38,32 +38,28 @@ fn group_plane_bytes(machine: &Machine) -> usize {
 /// How sums get into Y.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PhaseMode {
-    /// Groups have one channel. A kernel sums all its phases in registers, and interleaves them
-    /// from there. There are no tiles, and K is one block.
+    /// For groups of one channel. A kernel sums all phases in registers, and interleaves them from
+    /// there. There are no tiles, and K is one block.
     Summed,
-    /// The sums of tiles go to scratch, and are interleaved from there: a tile's before the next tile is
-    /// computed, or those of a panel for a whole chunk if K has several blocks.
+    /// The sums go to scratch, and are interleaved from there: after each tile, or after each panel of a
+    /// whole chunk if K has several blocks.
     Interleaved,
-    /// A tile has both phases of a stride of 2. A kernel interleaves them from registers, as
-    /// pairs. K is one block. Some sums are interleaved from scratch all the same: those of column tiles with
-    /// a vector that spans two rows of Y or is cropped, and all of a run with a residual.
+    /// A tile has both phases of a stride of 2, which a kernel interleaves in registers, as pairs. K is
+    /// one block. Some sums are interleaved from scratch all the same: if a vector of the column tile
+    /// spans two rows of Y or is cropped, or if there is a residual.
     Paired,
 }
 
-/// What is decided for a layer, and what it takes.
 pub(super) struct PhasePlan<A: Real> {
-    /// The phases of each axis.
     pub(super) phases: Vec<OutputPhases>,
     pub(super) slots: PhaseSlots,
     pub(super) cut: ChunkCut,
     pub(super) sizes: PlaneSizes,
-    /// Rows of positions of a chunk.
     pub(super) rows: usize,
     pub(super) tiles: PhaseTiles<A>,
     pub(super) mode: PhaseMode,
     /// Blocks of K of the phase with the most taps.
     pub(super) k_blocks: usize,
-    /// What all tasks take.
     pub(super) work: Work,
 }
 
@@ -79,8 +75,8 @@ impl<A: Real> PhasePlan<A> {
             Some(other) => return Err(other.mismatch()),
         };
         let axes = &request.geometry.axes;
-        // If no phase of the last axis is late, they may read the same inputs. But there may be a position
-        // more.
+        // If no phase of the last axis is late, phases may read the same inputs, but there may be one
+        // more position.
         let cropped = OutputPhases::cropped(&axes[axes.len() - 1]);
         let lates = [0, cropped].into_iter().take(if cropped == 0 { 1 } else { 2 });
         let lates = lates.filter(|late| packed.is_none_or(|packed| packed.0 == *late));
@@ -92,14 +88,12 @@ impl<A: Real> PhasePlan<A> {
         })
     }
 
-    /// What packed weights depend on.
     pub(super) fn layout(&self) -> WeightLayout {
         let late = self.phases[self.phases.len() - 1].late;
         WeightLayout::PhasePanels { late, channels: self.tiles.panels.height(0), mr: self.tiles.mr }
     }
 }
 
-/// The mode, for those who read a plan.
 impl<A: Real> fmt::Display for PhasePlan<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (channels, phases) = (self.tiles.panels.height(0), self.slots.with_taps);
@@ -113,11 +107,11 @@ impl<A: Real> fmt::Display for PhasePlan<A> {
     }
 }
 
-/// A layer by phases, whose planes and tiles are to be chosen.
+/// A layer by phases, before its planes and tiles are chosen.
 struct PhaseLayer<'a, T: Element> {
     request: &'a Request<'a, T>,
     phases: Vec<OutputPhases>,
-    /// Convolutions that see what the phases see.
+    /// For each axis, a convolution that reads all inputs of the phases.
     convs: Vec<Axis>,
     slots: PhaseSlots,
     products: PhaseProducts,
@@ -153,8 +147,8 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         Self { request, phases, convs, slots, products, k_blocks, can_pair }
     }
 
-    /// The cheapest tiles. None if planes are too large, or if weights are `packed` for other channels of
-    /// a panel and rows of a tile.
+    /// The cheapest tiles. None if planes are too large, or if the weights are `packed` for another
+    /// number of channels in a panel or rows in a tile.
     fn plan(self, most_bytes: usize, packed: Option<(usize, usize)>) -> Option<PhasePlan<T::Acc>> {
         let Request { geometry, machine, .. } = *self.request;
         let (cut, sizes) = self.cut(most_bytes)?;
@@ -175,7 +169,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         Some(PhasePlan { phases, slots, cut, sizes, rows, tiles, mode, k_blocks, work })
     }
 
-    /// The chunks, whose planes have all channels. None if they are too large.
+    /// The chunks, with planes of all channels. None if the planes are too large.
     fn cut(&self, most_bytes: usize) -> Option<(ChunkCut, PlaneSizes)> {
         let Request { geometry, machine, threads, .. } = *self.request;
         let kept_rows = if self.k_blocks > 1 { tiles::TILE_ROWS.max(self.slots.with_taps) } else { 0 };
@@ -190,14 +184,13 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         limits.cut(&self.convs, |columns| columns.saturating_mul(kept_rows))
     }
 
-    /// Whether groups have one channel, and kernels can sum its phases.
+    /// Whether groups have one channel whose phases kernels can sum.
     fn is_summed(&self) -> bool {
         let stride = self.phases[self.phases.len() - 1].axis.stride;
         let channels = (self.request.geometry.in_channels_per_group(), self.products.rows);
         channels == (1, 1) && stride.is_power_of_two() && stride <= MOST_SUMS
     }
 
-    /// Vectors of columns of a chunk.
     fn vectors(&self, sizes: &PlaneSizes) -> usize {
         sizes.columns.div_ceil(crate::conv::macro_kernel::lanes::<T::Acc>(self.request.isa()))
     }
@@ -222,7 +215,6 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         sums + machine.work(Item::PlaneElements, (channels * sizes.channel_len) as f64) + machine.work(Item::Tasks, 1.0)
     }
 
-    /// How the sums of tiles get into Y.
     fn mode(&self, tiles: &PhaseTiles<T::Acc>) -> PhaseMode {
         let has_taps = |p: &OutputPhases| p.taps.iter().all(|taps| !taps.is_empty());
         let has_pairs = self.slots.with_taps * tiles.panels.height(0) <= tiles.mr
@@ -232,19 +224,18 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
     }
 }
 
-/// How Y is split into tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PhaseSplit {
-    /// The groups of the layer, and the groups of a batch. What is prepared for a chunk serves all
-    /// groups of the batch.
+    /// The groups of the layer, and of a batch of groups. What is prepared for a chunk serves the whole
+    /// batch.
     groups: usize,
     batch: usize,
-    /// Its groups are the batches, and its columns the chunks.
+    /// Here `groups` are the batches, and `columns` the chunks.
     pub(super) tasks: GemmSplit,
 }
 
 impl PhaseSplit {
-    /// Tasks have several groups where channels are summed one by one. Their planes take at most
+    /// A task has several groups if channels are summed one by one. Their planes take at most
     /// `most_bytes`.
     pub(super) fn new<T: Element>(request: &Request<'_, T>, plan: &PhasePlan<T::Acc>, most_bytes: usize) -> Self {
         let Request { geometry, machine, threads, .. } = *request;
@@ -259,17 +250,15 @@ impl PhaseSplit {
         Self { groups: geometry.group, batch, tasks }
     }
 
-    /// The groups of a batch.
     pub(super) fn groups(&self, batch: usize) -> Range<usize> {
         batch * self.batch..((batch + 1) * self.batch).min(self.groups)
     }
 }
 
-/// Outputs that are stored at a time, at most, unless those of one channel are
-/// more. They stay in the L1 cache.
+/// Outputs that are stored at a time, at most, but at least those of one channel. They stay in the L1
+/// cache.
 const STAGED_ELEMENTS: usize = 4096;
 
-/// The scratch of a task.
 pub(super) struct PhaseScratch<A> {
     /// The planes of a batch of groups. Kernels read some vectors beyond them.
     pub(super) planes: Piece<A>,
@@ -282,7 +271,7 @@ pub(super) struct PhaseScratch<A> {
 }
 
 impl<A: Real> PhaseScratch<A> {
-    /// Books enough. `is_direct` says that kernels store into Y.
+    /// `is_direct` says that kernels store into Y.
     pub(super) fn book(
         ledger: &mut Ledger,
         geometry: &Geometry,

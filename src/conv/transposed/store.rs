@@ -1,4 +1,4 @@
-//! The loops over panels of channels and column tiles, and the ways of sums into Y.
+//! The loops over panels of channels and column tiles, and how sums get into Y.
 
 use core::ops::Range;
 
@@ -12,22 +12,22 @@ use crate::conv::store::OutputStore;
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// The most runs of outputs that one call stores, of a column tile and of a chunk: a list of them is on the
+/// Runs of outputs that one call stores, at most, of a column tile and of a chunk. Their list is on the
 /// stack.
 const TILE_RUNS: usize = 8;
 const CHUNK_RUNS: usize = 32;
 
 /// The columns of a chunk that one call multiplies. It is changed in place and never moved, for the
-/// same reason as [`PhasePanel`] has no slices.
+/// reason that [`PhasePanel`] gives.
 #[derive(Default)]
 struct ColumnTile {
     vectors: Range<usize>,
-    /// The column tile's runs of outputs are the first `count` of the list. The column tile may have more of
-    /// them, from row `row` of the chunk on, if the list is full.
+    /// The first `count` of the list are the runs of outputs. If the list is full, there may be more,
+    /// from row `row` of the chunk on.
     runs: [OutputRun; TILE_RUNS],
     count: usize,
     row: usize,
-    /// Where the pairs of each vector go in a channel of Y. Valid if pairs are stored.
+    /// Where the pairs of each vector go in a channel of Y, if pairs are stored.
     places: [usize; MOST_PAIRED_VECTORS],
 }
 
@@ -36,13 +36,13 @@ impl ColumnTile {
         &self.runs[..self.count]
     }
 
-    /// Finds where the pairs of outputs of each vector go. Returns whether pairs can be stored:
-    /// each vector has pairs of one run only, and none of them is cropped.
+    /// Finds where the pairs of each vector go. Returns false if pairs cannot be stored: each vector
+    /// must have the pairs of one run only, none of them cropped.
     fn find_pairs(&mut self, lanes: usize) -> bool {
         let runs = &self.runs[..self.count];
         for (vector, place) in self.places[..self.vectors.len()].iter_mut().enumerate() {
             let Some(run) = runs.iter().rfind(|run| run.from <= vector * lanes) else { return false };
-            // The run may begin with the second output of its first pair.
+            // The run may begin with the second output of a pair.
             let Some(first) = (2 * (vector * lanes - run.from)).checked_sub(run.phase) else { return false };
             if first + 2 * lanes > run.len {
                 return false;
@@ -53,11 +53,10 @@ impl ColumnTile {
     }
 }
 
-/// A panel of output channels. It has no slices: they are made where they are used. A slice is a
-/// pointer and a length. If both are written to the stack and copied as one value, the copy waits
-/// for all stores before it, those of the last tile into Y too.
+/// A panel of output channels. It has no slices, which are made where they are used: a slice is two
+/// words, and if both are written to the stack and copied as one value, the copy waits for all earlier
+/// stores, also those of the last tile into Y.
 struct PhasePanel {
-    /// The first channel, counted over all groups, and the number of channels.
     channel: usize,
     height: usize,
     /// Whether the task has another panel behind this one.
@@ -67,7 +66,7 @@ struct PhasePanel {
 }
 
 impl PhasePanel {
-    /// What is stored of some runs of each of its channels, which have `positions` outputs each.
+    /// What is stored of `runs` in each channel. Channels have `positions` outputs.
     fn stores(&self, runs: &[OutputRun], positions: usize) -> impl Iterator<Item = Stores> + Clone {
         runs.iter().map(move |run| Stores::row(self.at + run.at, run.len).times(self.height, positions))
     }
@@ -79,8 +78,8 @@ impl<T: Element> Transposed<T> {
 
     /// Computes some panels for one phase, and stores them.
     ///
-    /// Pairs are stored by column tiles if the panels stay in the L2 cache: the rows of B of a column tile
-    /// then stay in the L1 cache. Otherwise the rows of all channels of Y would compete for cache sets.
+    /// Pairs are stored by column tiles if the panels stay in the L2 cache: the rows of B then stay in
+    /// the L1 cache. Otherwise panels come first, as rows of many channels of Y compete for cache sets.
     pub(super) fn store_phase(
         &self,
         store: &OutputStore<'_, '_, T>,
@@ -120,8 +119,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Prefetches the lines of a large Y that a tile will be stored to. Otherwise stores that miss the caches
-    /// would wait for them, one after the other.
+    /// Prefetches the lines of a large Y that a tile will be stored to. Stores that miss the caches
+    /// would wait one after the other.
     fn prefetch(&self, store: &OutputStore<'_, '_, T>, panel: &PhasePanel, runs: &[OutputRun]) {
         if let Some(y) = store.dest(panel.at, []).filter(|_| self.is_far) {
             self.interleave.prefetch(runs, panel.height, &y, self.positions);
@@ -148,8 +147,8 @@ impl<T: Element> Transposed<T> {
         column_tile.vectors = vectors;
     }
 
-    /// Calls `store` with the runs of outputs of some columns of a chunk, from row `row` of the chunk on,
-    /// some at a time.
+    /// Calls `store` with the runs of outputs of some columns, from row `row` of the chunk on, a list at
+    /// a time.
     fn for_each_runs(
         &self,
         here: &ChunkPhase<'_, T::Acc>,
@@ -165,8 +164,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Finds the runs of outputs of some columns of a chunk, from row `row` of the chunk on. Fills
-    /// `runs` with them. Returns how many there are, and the row behind them.
+    /// Fills `runs` with the runs of outputs of some columns, from row `row` of the chunk on. Returns
+    /// their number, and the row behind them.
     fn runs(
         &self,
         here: &ChunkPhase<'_, T::Acc>,
@@ -195,13 +194,13 @@ impl<T: Element> Transposed<T> {
         (count, row)
     }
 
-    /// Elements of the sums of a panel of `height` channels before those of the column tile that begins
-    /// with vector `first`.
+    /// Where the sums of the column tile that begins with vector `first` are, among those of a panel of
+    /// `height` channels.
     fn column_tile_at(&self, height: usize, first: usize) -> usize {
         if self.k_blocks > 1 { self.slots.count * height * first * self.tiles.lanes } else { 0 }
     }
 
-    /// Adds up the sums of one panel for column tiles, which are the vectors `column_tiles` of a chunk.
+    /// Sums one panel for the column tiles of the vectors `column_tiles`.
     fn multiply(
         &self,
         io: &Io<'_, T>,
@@ -233,9 +232,8 @@ impl<T: Element> Transposed<T> {
                     let at = self.column_tile_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for t in 0..tiles.count() {
                         let (row, height) = (tiles.start(t), tiles.height(t));
-                        // While the first column tile is multiplied, the weights that come next are
-                        // prefetched, a line with each step of K: those of the next block of K, or
-                        // of the next panel.
+                        // While the first column tile is multiplied, the weights of the next block of K,
+                        // or of the next panel, are prefetched.
                         let prefetch = match vector {
                             0 if to < k_total => a.get(row * k_total + to * height..),
                             0 => next.get(row * k_total..),
@@ -281,8 +279,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Stores some runs of outputs of all channels of a panel. `kernel` computes them for the channels
-    /// of the bias, of which the first is given, and stores them so many elements apart.
+    /// Stores some runs of outputs of all channels of a panel. `kernel` gets the first channel and the
+    /// bias of those that it computes, and the distance at which it stores them.
     #[inline(always)]
     fn store_runs(
         &self,
@@ -299,7 +297,6 @@ impl<T: Element> Transposed<T> {
         if stored.is_some() {
             return;
         }
-        // The runs of a channel are staged one behind the other.
         let (mut staged, mut len) = ([OutputRun::default(); CHUNK_RUNS], 0);
         for (staged, run) in staged.iter_mut().zip(runs) {
             *staged = OutputRun { at: len, ..*run };
@@ -308,7 +305,7 @@ impl<T: Element> Transposed<T> {
         if len == 0 {
             return;
         }
-        // There is scratch for one channel at least.
+        // There is scratch for at least one channel.
         let (staged, most) = (&staged[..runs.len()], (outputs.len() / len).max(1));
         for (i, bias) in bias.chunks(most).enumerate() {
             let (first, rows) = (i * most, &mut outputs[..bias.len() * len]);
@@ -321,10 +318,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Computes some panels for one column tile, and stores them as pairs. The panels of the task
-    /// end with `end`. `tile` is scratch.
-    ///
-    /// These tiles are short, so that whatever a call does beside its products counts.
+    /// Computes the panels up to `end` for one column tile, and stores them as pairs. `tile` is scratch.
+    /// These tiles are short, so that all that a call does beside its products counts.
     fn store_pairs(
         &self,
         store: &OutputStore<'_, '_, T>,
@@ -343,14 +338,12 @@ impl<T: Element> Transposed<T> {
             &io.weights[panel.channel * self.channel_weights + before..][..panel.height * pass.phases * k]
         };
         let places = &column_tile.places[..column_tile.vectors.len()];
-        // The epilogue is made once, before the panels. A kernel reads several of its values by one
-        // load. If they had just been written one by one, that load would wait for all stores
-        // before them.
+        // The epilogue is made before the loop over panels. A kernel loads several of its values at
+        // once. If they had just been written one by one, that load would wait for all earlier stores.
         let mut epilogue = store.pairs().expect("checked before: kernels store pairs");
         for p in panels {
             let panel = self.panel(here, p, end);
-            // While the first column tile is multiplied, the next panel is prefetched, a line with each
-            // step of K.
+            // While the first column tile is multiplied, the next panel is prefetched.
             let has_prefetch = column_tile.vectors.start == 0 && panel.has_next;
             let prefetch =
                 if has_prefetch { Prefetch::lines(weights_of(&self.panel(here, p + 1, end))) } else { Prefetch::NONE };

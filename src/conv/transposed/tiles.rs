@@ -9,17 +9,15 @@ use crate::conv::macro_kernel::RowPanels;
 use crate::conv::planes::channels_per_block;
 use crate::machine::{Item, Machine, Work};
 
-/// Rows of a tile, which are phases times channels, about: the sums of a column tile then stay in the
-/// L1 cache.
+/// Rows of a tile (phases times channels), about. The sums of a column tile then stay in the L1 cache.
 pub(super) const TILE_ROWS: usize = 64;
 /// The most channels of a panel.
 const MOST_PANEL_CHANNELS: usize = 32;
-/// The most steps of a block of K, unless the taps of one channel are more. It is an absolute
-/// number, because packed weights and the order of sums depend on it.
-const MOST_STEPS: usize = 512;
-/// The most channels of a block of K. If K has one tap, no taps share the rows of B, and those of
-/// a tile of 32 columns then fill an L1 cache of 48 KiB. It is an absolute number, because packed
+/// Steps of a block of K, at most, but at least the taps of one channel. A fixed number, because packed
 /// weights and the order of sums depend on it.
+const MOST_STEPS: usize = 512;
+/// Channels of a block of K, at most. If K has one tap, the rows of B of 32 columns then fill an L1
+/// cache of 48 KiB. A fixed number, because packed weights and the order of sums depend on it.
 const MOST_BLOCK_CHANNELS: usize = 352;
 
 /// Channels of a block of K, for `taps` taps.
@@ -31,8 +29,8 @@ pub(super) fn block_channels(channels: usize, taps: usize) -> usize {
 pub(super) struct PhaseProducts {
     /// Output channels of a group.
     pub(super) rows: usize,
-    /// For each class of phases of the last axis, its phases and the steps of K of each, over all
-    /// phases of the other axes.
+    /// For each class of phases of the last axis: its phases, and the steps of K of each, over all
+    /// phases of the outer axes.
     pub(super) classes: Vec<(usize, usize)>,
 }
 
@@ -48,8 +46,8 @@ pub(super) struct PhaseTiles<T: Real> {
 
 impl<T: Real> PhaseTiles<T> {
     /// The tiles that take the fewest cycles for `vectors` vectors of columns, and what they take. If
-    /// the phases `can_pair`, a panel has no more rows than one kernel. With `packed`, only tiles with so
-    /// many channels in the tallest panel and so many rows of the tallest kernel are looked at.
+    /// the phases `can_pair`, a panel has no more rows than one kernel. `packed` fixes the channels of
+    /// the tallest panel and the rows of the tallest kernel.
     pub(super) fn cheapest(
         machine: &Machine,
         products: &PhaseProducts,
@@ -68,8 +66,8 @@ impl<T: Real> PhaseTiles<T> {
                 let heights =
                     products.classes.iter().map(|(n, _)| RowPanels::new(n * channels, kernels.len()).height(0));
                 let mr = heights.max().unwrap_or(1);
-                // Panels of nearly equal height may be lower than `channels`. Such a choice is
-                // another one's double.
+                // Panels of nearly equal height may be lower than `channels`. Another choice then gives
+                // the same panels.
                 if panels.height(0) != channels || packed.is_some_and(|packed| packed != (channels, mr)) {
                     continue;
                 }
@@ -89,7 +87,7 @@ impl<T: Real> PhaseTiles<T> {
         Self::new(&widths, RowPanels::new(1, 1), 1)
     }
 
-    /// The kernels of up to `mr` rows, in those of the widths that have them.
+    /// Of the widths that have kernels of `mr` rows, the kernels of up to `mr` rows.
     fn new(widths: &[&'static [SpatialKernel<T>]], panels: RowPanels, mr: usize) -> Self {
         let lanes = widths[0][0].lanes();
         let widths = widths.iter().rev().copied().filter(|kernels| kernels.len() >= mr).collect();
@@ -98,7 +96,7 @@ impl<T: Real> PhaseTiles<T> {
 
     /// The widest kernels of at most `vectors` vectors.
     pub(super) fn width(&self, vectors: usize) -> &'static [SpatialKernel<T>] {
-        // The list ends with a width of one vector: the catalogue has it for every height.
+        // The last width is one vector, which the catalogue has for every height.
         self.widths.iter().find(|kernels| kernels[0].nrv() <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
     }
 
@@ -107,12 +105,10 @@ impl<T: Real> PhaseTiles<T> {
         RowPanels::new(phases * channels, self.mr)
     }
 
-    /// The width of the widest tile, in vectors.
     pub(super) fn widest(&self) -> usize {
         self.widths[0][0].nrv()
     }
 
-    /// The name of the tallest and widest kernel.
     pub(super) fn name(&self) -> &'static str {
         self.widths[0][self.mr - 1].name()
     }
@@ -131,7 +127,6 @@ impl<T: Real> PhaseTiles<T> {
         work
     }
 
-    /// The same for a column tile, as wide as the kernels.
     fn column_tile_work(&self, machine: &Machine, products: &PhaseProducts, kernels: &[SpatialKernel<T>]) -> Work {
         let mut work = Work::default();
         for run in self.panels.runs(&(0..self.panels.count())).into_iter().filter(|run| !run.is_empty()) {
@@ -147,7 +142,7 @@ impl<T: Real> PhaseTiles<T> {
     }
 }
 
-/// What a tile takes: `steps` steps of K, and the call of its kernel.
+/// What a tile takes: the steps of K, and the call.
 fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize) -> Work {
     let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
     let cycles = step * steps as f64 * machine.shifted_views(kernel.mr(), false);

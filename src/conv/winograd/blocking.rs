@@ -1,4 +1,4 @@
-//! How the tiles of a layer are cut into blocks, and what a task multiplies at a time.
+//! How a layer's tiles are cut into blocks, and how much a task multiplies at a time.
 
 use core::iter;
 
@@ -9,57 +9,52 @@ use super::tiles::Scheme;
 use super::view::WinogradView;
 use crate::Axis;
 
-/// The most tiles of a block. More tiles gain nothing, and memory is limited.
+/// Tiles of a block, at most: more gain nothing, and memory is limited.
 pub(super) const MOST_TILES: usize = 256;
-/// The most sub-images of a block.
 pub(super) const MOST_IMAGES: usize = 64;
-/// The most slices of Y of a chunk. Filters that are read once for so many cost little.
+/// Slices of Y in a chunk, at most: filters that are read once for so many cost little.
 pub(super) const MOST_SLICES: usize = 16;
-/// Elements that [`spread`] adds at most, beside a vector.
+/// Elements that [`spread`] adds, at most, beside a vector.
 const MOST_PADDING: usize = 16 * 8 + 32;
 
-/// The distance from one plane of values to the next, in elements, for planes of `len` elements.
-/// Behind the last element a whole vector has room. The distance is 3 modulo 8 in cache lines of 16
-/// elements, so that equal places of the planes fall into different sets of the L1 cache.
+/// The distance of planes of `len` elements. There is room for a vector behind the last element. The
+/// distance is 3 modulo 8 in cache lines of 16 elements, so that equal places of the planes fall into
+/// different sets of the L1 cache.
 pub(super) fn spread(len: usize, lanes: usize) -> usize {
     let lines = (len + lanes).div_ceil(16);
     (lines + (11 - lines % 8) % 8) * 16
 }
 
-/// How a layer is cut.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blocking<T: Real> {
     pub(super) scheme: Scheme<T>,
     pub(super) blocks: TileBlocks,
-    /// Parts that the panels of filters are cut into. Each part is a task of its own.
+    /// Parts of the panels of filters. Each part is a task of its own.
     pub(super) parts: usize,
     pub(super) chunk: Chunk,
 }
 
 impl<T: Real> Blocking<T> {
-    /// The number of tasks that Y is split into.
     pub(super) fn tasks(&self, view: &WinogradView) -> usize {
         let blocks = self.blocks.of_batch() * view.groups * self.blocks.of_image();
         blocks * view.roles.depth_tasks() * self.parts
     }
 }
 
-/// What a task multiplies value by value before it takes the products back.
+/// What a task multiplies, value by value, before it transforms products back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Panels of filters. Each value's transformed tiles are read once for all of them.
+    /// Panels of filters, which share a read of each value's transformed tiles.
     pub(super) panels: usize,
-    /// Slices of Y. Each value's filters are read once for all of them, and the tiles of a slice of
-    /// X that several of them see, too.
+    /// Slices of Y, which share a read of each value's filters, and of the tiles of slices of X.
     pub(super) slices: usize,
 }
 
 impl Chunk {
-    /// One panel and one slice.
     pub(super) const ONE: Self = Self { panels: 1, slices: 1 };
 
-    /// The slots of the ring of transformed slices of X, on the axis `depth`: the slices that a chunk
-    /// sees, with those between long strides, and at most all.
+    /// Slots of the ring of transformed slices of X: the slices that a chunk reads, those that long
+    /// strides skip included, and at most all.
     pub(super) fn slots(&self, depth: &Axis) -> usize {
         let seen = (self.slices - 1).saturating_mul(depth.stride).saturating_add(depth.kernel);
         seen.min(depth.input.max(1))
@@ -71,32 +66,29 @@ impl Chunk {
 pub(super) struct TileBlocks {
     /// [Sub-images](super::view::SubImage) of all images.
     batch: usize,
-    /// Sub-images of a block. There is more than one only where a sub-image is a single block.
+    /// Sub-images of a block. Several only if each of them is a single block.
     images: usize,
     /// Rows and columns of tiles of the largest sub-image.
     grid: [usize; 2],
-    /// Parts that the rows and the columns are cut into.
     parts: [usize; 2],
     /// See [`BlockSize::spare`].
     spare: usize,
-    /// Rows and columns of transformed tiles that a block has beside those of its tiles.
+    /// Rows and columns of transformed tiles beside those of the block's own tiles.
     halo: [usize; 2],
 }
 
 /// A block's place in its images, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockPlace {
-    /// The first sub-image.
     pub(super) image: usize,
-    /// The first row and column of tiles.
     pub(super) row: usize,
     pub(super) column: usize,
     pub(super) size: BlockSize,
 }
 
 impl TileBlocks {
-    /// Blocks of `images` sub-images each, whose rows and columns of tiles are cut into `parts`. None
-    /// where a part would be empty.
+    /// Blocks of `images` sub-images, whose rows and columns of tiles are cut into `parts`. None if a
+    /// part would be empty.
     pub(super) fn new<T: Real>(
         view: &WinogradView,
         scheme: &Scheme<T>,
@@ -110,17 +102,16 @@ impl TileBlocks {
         is_cut.then_some(Self { batch, images, grid, parts, spare, halo })
     }
 
-    /// The number of blocks of an image.
     pub(super) fn of_image(&self) -> usize {
         self.parts[0].saturating_mul(self.parts[1])
     }
 
-    /// The number of images, or of groups of images, that have blocks of their own.
+    /// The number of groups of images that have blocks of their own.
     pub(super) fn of_batch(&self) -> usize {
         self.batch.div_ceil(self.images)
     }
 
-    /// Block `block` of image, or group of images, `image`.
+    /// Block `block` of group `image` of images.
     pub(super) fn place(&self, image: usize, block: usize) -> BlockPlace {
         let image = image * self.images;
         let cut = |axis: usize, part: usize| {
@@ -137,7 +128,7 @@ impl TileBlocks {
         BlockSize { images, rows, columns, halo: self.halo, spare: if is_last { self.spare } else { 0 } }
     }
 
-    /// The sizes of blocks, and the number of blocks that have each of them. A size may come again.
+    /// The sizes of blocks, each with its number of blocks. A size may occur twice.
     pub(super) fn sizes(&self) -> impl Iterator<Item = (BlockSize, usize)> + use<> {
         let Self { batch, images, grid, parts, .. } = *self;
         // The last part is one of the longer ones.
@@ -154,13 +145,12 @@ impl TileBlocks {
         of_image.flat_map(of_images).filter(|(size, count)| size.tiles() * count > 0)
     }
 
-    /// The size with the most tiles.
     pub(super) fn largest(&self) -> BlockSize {
         let len = |axis: usize| self.grid[axis].div_ceil(self.parts[axis]);
         self.size(self.images.min(self.batch), len(0), len(1), self.parts[0] == 1)
     }
 
-    /// About the bytes of a task's scratch: transformed tiles, products, planes.
+    /// The bytes of a task's scratch, about: transformed tiles, products, planes.
     pub(super) fn scratch_bytes<T: Real>(&self, view: &WinogradView, scheme: &Scheme<T>, chunk: Chunk) -> usize {
         let (size, lanes, values) = (self.largest(), scheme.kernel.lanes(), scheme.kernel.values());
         let v_plane = view.channels.saturating_mul(size.input_tiles()).saturating_add(MOST_PADDING);
@@ -172,8 +162,8 @@ impl TileBlocks {
     }
 }
 
-/// Where part `part` of `parts` begins. Longer parts and shorter ones follow each other, so that
-/// threads with equally many parts have about as much, and the last part is a longer one.
+/// Where part `part` of `parts` begins. Long and short parts alternate, so that threads with equally
+/// many parts have about the same work. The last part is a long one.
 fn part_start(len: usize, parts: usize, part: usize) -> usize {
     let rest = len % parts;
     let more = match rest.checked_mul(part) {
@@ -183,7 +173,7 @@ fn part_start(len: usize, parts: usize, part: usize) -> usize {
     len / parts * part + more
 }
 
-/// The lengths of the shorter and of the longer parts, with the number of each.
+/// The short and the long length of parts, each with its number.
 fn lengths(len: usize, parts: usize) -> [(usize, usize); 2] {
     let (each, longer) = (len / parts, len % parts);
     if longer == 0 { [(each, parts), (each + 1, 0)] } else { [(each, parts - longer), (each + 1, longer)] }
@@ -192,16 +182,13 @@ fn lengths(len: usize, parts: usize) -> [(usize, usize); 2] {
 /// The sizes of a block of tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockSize {
-    /// Sub-images whose tiles are in the block. There is more than one only where a sub-image is a
-    /// single block.
+    /// Sub-images of the block. Several only if each of them is a single block.
     pub(super) images: usize,
-    /// Rows and columns of tiles.
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// Rows and columns of transformed tiles beside these, where the kernel has several filters.
+    /// Rows and columns of transformed tiles beside these, if the kernel has several filters.
     pub(super) halo: [usize; 2],
-    /// Outputs of the last row of tiles that Y does not have: see
-    /// [`Spare`](convoke_kernels::winograd::Spare).
+    /// Outputs of the last row of tiles that Y lacks: see [`Spare`](convoke_kernels::winograd::Spare).
     pub(super) spare: usize,
 }
 
@@ -210,44 +197,38 @@ impl BlockSize {
         self.images * self.rows * self.columns
     }
 
-    /// Rows and columns of transformed tiles.
     fn input(&self) -> [usize; 2] {
         [self.rows + self.halo[0], self.columns + self.halo[1]]
     }
 
-    /// Transformed tiles of one image.
     pub(super) fn image_input_tiles(&self) -> usize {
         self.input()[0] * self.input()[1]
     }
 
-    /// Transformed tiles of all images.
     pub(super) fn input_tiles(&self) -> usize {
         self.images * self.image_input_tiles()
     }
 
-    /// Elements of an image that the transformed tiles read.
     pub(super) fn padded<T: Real>(&self, scheme: &Scheme<T>) -> f64 {
         let [rows, columns] = self.input();
         scheme.down.padded(rows) * scheme.along.padded(columns)
     }
 
-    /// Where the tiles of a row begin among the transformed tiles. Rows are counted over all
-    /// images.
+    /// Where the tiles of row `row`, counted over all images, begin among the transformed tiles.
     pub(super) fn row_start(&self, row: usize) -> usize {
         row / self.rows * self.image_input_tiles() + row % self.rows * self.input()[1]
     }
 
-    /// Where the transformed tile is that a filter reads for the first tile.
+    /// Where the first transformed tile that filter (i, j) reads is.
     pub(super) fn place(&self, [i, j]: [usize; 2]) -> usize {
         i * self.input()[1] + j
     }
 
-    /// Elements from one value's transformed tiles of `channels` channels to the next value's.
+    /// The distance of two values' transformed tiles of `channels` channels.
     pub(super) fn v_plane<T: Real>(&self, scheme: &Scheme<T>, channels: usize) -> usize {
         spread(channels * self.input_tiles(), scheme.kernel.lanes())
     }
 
-    /// Elements of the transformed tiles of a slice of `channels` channels.
     pub(super) fn slot_len<T: Real>(&self, scheme: &Scheme<T>, channels: usize) -> usize {
         self.v_plane(scheme, channels) * scheme.kernel.values()
     }
@@ -265,9 +246,9 @@ impl BlockSize {
         Planes::new(scheme.kernel, rows, columns, self.spare)
     }
 
-    /// The first row of tiles of each GEMM of a value, and the number of rows that each of them has:
-    /// rows that lie side by side among the transformed tiles are one GEMM. Rows are counted over all
-    /// images. Values that are `short` have no products in the last row of an image.
+    /// The first row of tiles of each GEMM of a value, and the rows of a GEMM: rows that are neighbours
+    /// among the transformed tiles are one GEMM. Rows are counted over all images. Values that are
+    /// `short` lack the last row of each image.
     pub(super) fn gemms(&self, is_short: bool) -> (impl Iterator<Item = usize> + use<>, usize) {
         let of_image = self.rows - usize::from(is_short);
         let (all, rows) = (self.images * of_image, self.rows);

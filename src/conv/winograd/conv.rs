@@ -1,9 +1,9 @@
-//! Conv: filters are channels of Y, and each vector of them writes its pixels straight into Y.
+//! Conv: filters are channels of Y, whose pixels kernels write straight into Y.
 //!
-//! With stride s on an axis, output o reads the padded elements s * o + k. The elements of one
-//! phase k mod s are s apart. Taken as channels of their own, the phases change the layer into one of
-//! stride 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. 3x3 taps
-//! of stride 2 take 144 products for 5x5 outputs by F(5x5, 2x2), instead of 225.
+//! With stride s on an axis, output o reads the padded elements s * o + k. Each phase k mod s becomes a
+//! channel of its own. The layer then has stride 1, s times the channels, and ceil(kernel / s) taps,
+//! some of which are zeros. For 3x3 taps and stride 2, F(5x5, 2x2) takes 144 products for 5x5 outputs,
+//! instead of 225.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -34,7 +34,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
     let last = strides.iter_mut().zip(&mut taps).rev();
     for ((index, axis), (stride, taps)) in axes.iter_mut().enumerate().rev().zip(last) {
         *taps = axis.kernel;
-        // A longer stride than the kernel leaves elements of X unread.
+        // A stride longer than the kernel leaves elements of X unread.
         if axis.stride > 1 && axis.stride < axis.kernel && axis.stride <= MOST_STRIDE && axis.dilation == 1 {
             *stride = axis.stride;
             (axis.kernel, axis.stride) = (axis.kernel.div_ceil(axis.stride), 1);
@@ -65,7 +65,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
 pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let geometry = request.geometry;
     let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
-    // Other activations than clamps read what was stored.
+    // Activations other than clamps read what was stored.
     let is_left = is_large && Finish::new(request).is_clamp();
     let stores = if is_left { PixelStores::RowsPastCache } else { PixelStores::Rows };
     Ok((WinogradView { stores, ..view(geometry)? }, 0, Box::new(WinogradConv)))
@@ -94,7 +94,6 @@ impl<T: Element> TileOperator<T> for WinogradConv {
         }
     }
 
-    /// Filters are channels of Y.
     fn patches(&self, core: &Winograd<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch)) {
         let AxisRoles { depth, down, along } = &core.view.roles;
         let (sub, first) = (&part.sub, part.group * core.view.filters);

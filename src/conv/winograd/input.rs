@@ -13,23 +13,23 @@ use crate::conv::contract::Io;
 use crate::conv::planes::deinterleave_rows;
 use crate::element::Element;
 
-/// The most different borders of a block's windows. From one phase of an axis to the next, the
-/// padding at the beginning becomes shorter once, and the padding at the end longer once. So there
-/// are three borders of each axis, and one for windows that see nothing of X.
+/// Different borders of a block's windows, at most. Over the phases of an axis, the padding at the
+/// beginning gets shorter once, and that at the end longer once. That makes three borders for each axis,
+/// and one for windows that read nothing of X.
 const MOST_BORDERS: usize = 10;
 
-/// What the tiles of a block see of a plane of X in a [sub-image](SubImage).
+/// The part of a plane of X that the tiles of a block read in a [sub-image](SubImage).
 #[derive(Debug, Clone, Copy, Default)]
 struct InputWindow {
-    /// Where the first row begins in X, for the first channel of the group.
+    /// The first row's beginning in X, for the first channel of the group.
     begin: usize,
     /// Rows, and elements of each, that are not padding.
     rows: usize,
     elements: usize,
-    /// The first of these elements in its row. With a stride, whose padding is copied, it may lie
-    /// before the row.
+    /// The first of these elements in its row. With a stride, whose padding is copied, it may lie before
+    /// the row.
     first: isize,
-    /// Which of the borders it has.
+    /// The number of its border.
     border: usize,
 }
 
@@ -39,13 +39,12 @@ impl InputWindow {
     }
 }
 
-/// The borders of a block's windows, many of which are alike, with the rows and elements that are not
-/// padding.
+/// The different borders of a block's windows, by the rows and elements that are not padding.
 #[derive(Default)]
 struct Borders([Option<([Range<usize>; 2], Border)>; MOST_BORDERS]);
 
 impl Borders {
-    /// The number of the border of these rows and elements, which `new` makes.
+    /// The number of the border of these rows and elements. Calls `new` if there is none yet.
     fn find(&mut self, seen: [Range<usize>; 2], new: impl FnOnce([Range<usize>; 2]) -> Border) -> usize {
         let found = self.0.iter().position(|border| border.as_ref().is_none_or(|(other, _)| *other == seen));
         let found = found.expect("no more than there are beginnings and ends of padding on both axes");
@@ -58,16 +57,14 @@ impl Borders {
     }
 }
 
-/// Where the rows of X are that a task's windows see.
 struct RowsOfX<'x, T> {
     x: &'x [T],
-    /// Elements from one channel to the next.
     channel_len: usize,
     row_len: usize,
     /// Elements from one row of a window to the next, and from one element to the next.
     row_stride: usize,
     step: usize,
-    /// Elements from a window to what the next call reads, nearly always.
+    /// The distance, nearly always, to what the next call reads.
     next: usize,
 }
 
@@ -75,7 +72,7 @@ impl<'x, T: Element> RowsOfX<'x, T> {
     fn new(x: &'x [T], core: &Winograd<T>, images: usize) -> Self {
         let (roles, [s_down, s_along]) = (&core.view.roles, core.view.strides);
         let channel_len = core.geometry.input_spatial();
-        // The next call is for the next image of a batch, or for the next channel.
+        // The next call reads the next image of a batch, or the next channel.
         let is_batch = images > 1 && roles.sub_images(1) == 1;
         Self {
             x,
@@ -87,7 +84,7 @@ impl<'x, T: Element> RowsOfX<'x, T> {
         }
     }
 
-    /// What a window sees of channel `c`, from its first row on: whole rows.
+    /// The rows of a window of channel `c`, as whole rows.
     #[inline(always)]
     fn window(&self, window: &InputWindow, c: usize) -> &'x [T] {
         if window.len() == 0 {
@@ -96,7 +93,7 @@ impl<'x, T: Element> RowsOfX<'x, T> {
         &self.x[window.begin + c * self.channel_len..][..(window.rows - 1) * self.row_stride + self.row_len]
     }
 
-    /// The deinterleaving of a window's elements by `phases`.
+    /// How a window's elements are deinterleaved into `phases`.
     fn deinterleaving<'p>(&self, window: &InputWindow, phases: &'p [PhaseCopy]) -> Deinterleave<'p> {
         Deinterleave {
             planes: 1,
@@ -127,8 +124,7 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// Transforms the tiles of one slice for the channels that are phase `phase` of the stride
-    /// down.
+    /// Transforms the tiles of one slice, for the channels of phase `phase` of the stride down.
     fn transform_phase(
         &self,
         io: &Io<'_, T>,
@@ -162,8 +158,8 @@ impl<T: Element> Winograd<T> {
                     deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, rows, phase_rows);
                 }
             }
-            // In the order of memory: whole vectors are written, and the next call overwrites what
-            // is too much.
+            // In the order of memory: whole vectors are written, and the next call overwrites what is
+            // too much.
             for (phase_along, (image, window)) in
                 (0..stride).flat_map(|phase| windows.iter().enumerate().map(move |window| (phase, window)))
             {
@@ -184,8 +180,8 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// What the block's tiles see of a slice of X in one of its images, or of its rows of phase `phase`
-    /// of a stride. Its border is added to `borders` if it is not there.
+    /// The part of a slice of X that the block's tiles read in one image, or its rows of phase `phase`
+    /// of a stride. Adds its border to `borders` if it is new.
     fn window(
         &self,
         task: &TileTask<'_, T::Acc>,
@@ -201,7 +197,6 @@ impl<T: Element> Winograd<T> {
         let [m_down, m_along] = self.blocking.scheme.outputs();
         let (y, x) = (task.place.row * m_down, task.place.column * m_along);
         let rows = down_phase.live(y, planes.rows());
-        // What is not padding. Phases of a stride are copied with their padding.
         let elements = if stride == 1 { sub.along.live(x, planes.row_len()) } else { 0..planes.row_len() };
         let is_empty = rows.is_empty() || elements.is_empty();
         let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };

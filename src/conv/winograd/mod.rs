@@ -1,19 +1,19 @@
 //! Conv, and ConvTranspose by phases, by Winograd's minimal filtering, fused by blocks of tiles.
 //!
-//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead of
-//! m x m x r x r. For each of the n x n values, the products are a GEMM: M = filters of a group,
-//! N = tiles, K = C/group, times the taps of the depth axis, and times the filters that a longer kernel
-//! is cut into. A task transforms a block of tiles for all channels. Then it multiplies the values by a
-//! chunk of filters, and takes the products back into Y, chunk by chunk.
+//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead of m x
+//! m x r x r. For each of the n x n values, the products are a GEMM: M = filters of a group, N = tiles,
+//! K = C/group, times the taps of the depth axis, and times the filters into which a longer kernel is
+//! cut. A task transforms a block of tiles for all channels. Then, chunk by chunk of filters, it
+//! multiplies the values and transforms the products back into Y.
 //!
-//! Accepts Conv and ConvTranspose with one to three spatial axes, at most [`MOST_STEPS`] steps of k over all
-//! filters, and what [`conv`] and [`transposed`] say; `docs/algorithms.md` has all rules. The taps of the
-//! outermost of three axes are steps of k. The phases of strides are channels of Conv, and filters of
+//! Accepts Conv and ConvTranspose with one to three spatial axes and at most [`MOST_STEPS`] steps of k,
+//! and with what [`conv`] and [`transposed`] say; `docs/algorithms.md` has all rules. The taps of the
+//! outermost of three axes are steps of k. Phases of strides are channels of Conv, and filters of
 //! ConvTranspose. A layer with dilation d is d interleaved layers on each of the last two axes.
 //!
-//! The scratch of a task does not depend on the image's height and width, and only up to a limit on its
-//! depth. NaN and infinities spread over a tile. So tiles whose results are not finite are computed again
-//! by the definition.
+//! The scratch of a task depends on the image's depth, up to a limit, but not on its height and width.
+//! NaN and infinities spread over a tile, so tiles whose results are not finite are computed again by
+//! the definition.
 //!
 //! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the
 //! transforms are in `convoke_kernels::winograd`.
@@ -50,7 +50,7 @@ use crate::exec::Ledger;
 use crate::units::Count;
 use crate::{Geometry, Op};
 
-/// Every Conv and ConvTranspose that is a convolution of stride 1 over tiles.
+/// Conv and ConvTranspose that are a convolution of stride 1 over tiles.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     match geometry.op {
         Op::Conv => conv::accepts(geometry),
@@ -58,7 +58,7 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
-/// The blocks of a task have at most `most_bytes` of scratch, about, where that can be.
+/// A task's scratch takes at most about `most_bytes`, if possible.
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     if request.accuracy == Accuracy::Strict {
         return Err(String::from("errs more than direct sums, which Accuracy::Strict excludes"));
@@ -94,9 +94,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         packed_len: layout.len(),
         tasks: blocking.tasks(&view),
         scratch,
-        // The blocking for one thread, whatever the number of threads. The blocking for several
-        // threads takes more in all, but ends sooner: its work would be compared wrongly with that
-        // of lowerings whose work does not grow with the number of threads.
+        // This is the blocking for one thread, for any number of threads. A blocking for several threads
+        // ends sooner but does more work, so that its work could not be compared with that of other
+        // lowerings.
         work: alone.work * request.machine.far_weights(bytes(w_len), bytes(layout.len())),
     };
     let build: Build<'a, T> =
@@ -104,9 +104,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// The tile whose work is least, with its best blocking for one thread and without a limit of the
-/// workspace. Other numbers of threads and other limits take the same tile, because results must
-/// not depend on them.
+/// The tile with the least work, with its best blocking for one thread and an unlimited workspace.
+/// Neither threads nor limits may change the tile, because it changes the results.
 fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
     let allowed = winograd_kernels::<T::Acc>(request.isa()).iter().filter(|kernel| is_allowed(request, view, kernel));
     let schemes = || allowed.clone().filter_map(|kernel| Scheme::new(kernel, &view.roles));
@@ -115,8 +114,7 @@ fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Resul
     best.ok_or_else(|| no_tile(view, schemes().min_by_key(Scheme::filters)))
 }
 
-/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if a tile suits the
-/// kernel.
+/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if any tile suits the kernel.
 fn no_tile<T: Real>(view: &WinogradView, suitable: Option<Scheme<T>>) -> String {
     let AxisRoles { depth, down, along } = &view.roles;
     match suitable {
@@ -132,9 +130,9 @@ fn no_tile<T: Real>(view: &WinogradView, suitable: Option<Scheme<T>>) -> String 
     }
 }
 
-/// Whether a tile suits the packed weights, the accuracy and the way that Y is written.
+/// Whether the packed weights, the accuracy and the way of writing Y allow a tile.
 fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel: &WinogradKernel<T::Acc>) -> bool {
-    // Weights that are packed already were packed under an accuracy that allowed it.
+    // Packed weights were packed with an accuracy that allowed their tile.
     if let Some(packed) = request.layout {
         return *packed == weight_layout(kernel);
     }
@@ -148,7 +146,6 @@ fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
     WeightLayout::Winograd { down: kernel.down(), along: kernel.along() }
 }
 
-/// The blocking in a line.
 fn details<T: Real>(view: &WinogradView, blocking: &Blocking<T>, tiles: &ChannelTiles<T>) -> String {
     let Blocking { scheme, blocks, parts, chunk } = blocking;
     let size = blocks.place(0, 0).size;

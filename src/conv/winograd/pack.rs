@@ -1,5 +1,4 @@
-//! Packed filters: transformed for tiles, and W as it is for tiles that are computed by the
-//! definition.
+//! Packed filters: transformed for tiles, and W itself for outputs that are computed by the definition.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,12 +11,13 @@ use super::tiles::{AxisFilters, Scheme, TileSteps};
 use super::view::WinogradView;
 use crate::conv::channel_tiles::ChannelTiles;
 
-/// Where things are in the packed filters. For each group and panel of filters there are
-/// `[value][step of k][filter]`. Behind all groups is W.
+/// The places in the packed filters. For each group and panel of filters there are `[value][step of
+/// k][filter]`. W follows behind all groups.
 ///
-/// A value has the same steps of k for each slice (a tap of the depth axis), slice after slice.
+/// For each value, the steps of k are ordered by slice (a tap of the depth axis). All slices have the
+/// same steps.
 pub(super) struct PackedLayout {
-    /// Filters of a group, filled up to whole vectors.
+    /// Filters of a group, rounded up to whole vectors.
     padded: usize,
     pub(super) steps: TileSteps,
     values: Vec<PackedValue>,
@@ -29,7 +29,7 @@ pub(super) struct PackedLayout {
 }
 
 impl PackedLayout {
-    /// None if the values do not fit the address space.
+    /// None if the values exceed the address space.
     pub(super) fn new<T: Real>(view: &WinogradView, scheme: &Scheme<T>, padded: usize, w_len: usize) -> Option<Self> {
         let (steps, slices) = (TileSteps::new(view, scheme), view.roles.depth.kernel);
         let (mut values, mut all) = (Vec::with_capacity(scheme.kernel.values()), 0_usize);
@@ -44,24 +44,22 @@ impl PackedLayout {
         (transformed_len.checked_add(w_len)? <= isize::MAX as usize / 8).then_some(layout)
     }
 
-    /// The number of packed values.
     pub(super) fn len(&self) -> usize {
         self.transformed_len + self.w_len
     }
 
-    /// W, among packed values.
+    /// The range of W.
     pub(super) fn w(&self) -> Range<usize> {
         self.transformed_len..self.len()
     }
 
-    /// The transformed filters of the panel of `nr` filters of a group that begins with filter
-    /// `first`.
+    /// The transformed filters of the panel of `nr` filters from `first` on.
     fn panel(&self, group: usize, first: usize, nr: usize) -> Range<usize> {
         let begin = (group * self.padded + first) * self.all;
         begin..begin + nr * self.all
     }
 
-    /// The filters of such a panel for some slices of a value.
+    /// The same for some slices of a value.
     pub(super) fn filters(
         &self,
         group: usize,
@@ -78,23 +76,22 @@ impl PackedLayout {
     }
 }
 
-/// The steps of k of one value.
 pub(super) struct PackedValue {
-    /// Which of the lists of steps it has, and the number of steps of that list.
+    /// The number of its list of steps, and the steps of that list.
     pub(super) list: usize,
     pub(super) count: usize,
-    /// Where its steps begin among all steps of a panel.
+    /// Where its steps begin among those of a panel.
     start: usize,
 }
 
 impl PackedValue {
-    /// The steps of some slices, among all steps of a panel.
+    /// The steps of some slices, among those of a panel.
     fn steps(&self, slices: &Range<usize>) -> Range<usize> {
         self.start + slices.start * self.count..self.start + slices.end * self.count
     }
 }
 
-/// Packs the transformed filters of one group. `filter` gives the taps of a filter for a channel of
+/// Packs the transformed filters of one group. `filter` returns the taps of a filter for a channel of
 /// the view, in the order of the axes.
 pub(super) fn pack<T: Real>(
     view: &WinogradView,
@@ -106,14 +103,13 @@ pub(super) fn pack<T: Real>(
     packed: &mut [T],
 ) {
     let (depth, down, along) = (view.roles.depth.kernel, view.roles.down.kernel, view.roles.along.kernel);
-    // The transform of an axis: a row for each value, with a factor for each tap. It is the same
-    // for all filters.
+    // The transform of an axis, for all filters: a row for each value, with a factor for each tap.
     let rows_of = |filters: &AxisFilters| filter_rows(filters.tile.values, filters.tile.taps());
     let (g_down, g_along) = (rows_of(&scheme.down), rows_of(&scheme.along));
     let (volume, most_rows) = (depth * down * along, tiles.nr().min(view.filters));
     let mut taps = vec![T::ZERO; volume];
-    // The filters of a panel lie side by side, so that LLVM makes vectors of them, and a panel is
-    // written in the order of memory.
+    // The filters of a panel lie side by side, so that LLVM vectorises, and writes are in the order of
+    // memory.
     let mut sides = vec![0.0; volume * most_rows];
     let mut half = vec![0.0; MOST_VALUES * MOST_VALUES * most_rows];
     let mut products = vec![0.0; most_rows];
@@ -155,9 +151,8 @@ pub(super) fn pack<T: Real>(
     }
 }
 
-/// The sums of some columns, each times a factor.
 fn weighted_sums<'a>(factors: &[f64], columns: impl Iterator<Item = &'a [f64]>, sums: &mut [f64]) {
-    // What changes no sum, whatever its sign.
+    // -0.0 changes no sum, whatever its sign.
     sums.fill(-0.0);
     for (factor, column) in factors.iter().zip(columns) {
         for (sum, value) in sums.iter_mut().zip(column) {

@@ -1,4 +1,4 @@
-//! The tasks of a layer: a block of tiles is transformed, multiplied and taken back into Y.
+//! The tasks of a layer: they transform a block of tiles, multiply it, and transform it back into Y.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,23 +20,21 @@ use crate::exec::split::{Patch, Shape, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::{Geometry, reference};
 
-/// The most steps of k that are summed in one go. The sums of such blocks are then added: one long
-/// running sum would err more, and the filters of a block stay in the L1 cache for all tiles.
+/// Steps of k that are summed at a time, at most. A longer running sum would have larger errors, and the
+/// filters of so many steps stay in the L1 cache for all tiles.
 const MOST_STEPS: usize = 192;
 
-/// What tells Conv and ConvTranspose apart: where the taps of filters come from, and where the values
-/// of Y go.
+/// How Conv and ConvTranspose differ: the taps of filters, and where outputs go in Y.
 pub(super) trait TileOperator<T: Element>: Send + Sync {
-    /// The taps of filter `row` of a group for channel `c` of the view, in the order of the view's
-    /// axes; `w` is the group's W.
+    /// The taps of filter `row` of a group for channel `c` of the view, in the order of its axes. `w` is
+    /// the group's W.
     fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]);
 
-    /// Calls `patch` with the parts of Y that some outputs of the view are.
+    /// Calls `patch` with the parts of Y of some outputs of the view.
     fn patches(&self, core: &Winograd<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch));
 
-    /// Takes the products of a row of tiles back into Y. Returns whether all sums were finite. The
-    /// tiles whose sums were not are marked. They are not stored if Y holds the residual, which is
-    /// still needed.
+    /// Stores the products of a row of tiles into Y. Returns whether all sums were finite. Tiles with
+    /// other sums are marked, and are not stored if Y holds the residual, which is still needed.
     fn store(
         &self,
         core: &Winograd<T>,
@@ -46,11 +44,11 @@ pub(super) trait TileOperator<T: Element>: Send + Sync {
     ) -> bool;
 }
 
-/// A layer's view, for `interleaved` see [`ScratchPieces::book`], and the operator on it.
+/// A layer's view, `interleaved` as in [`ScratchPieces::book`], and the operator.
 pub(super) type OperatorView<T> = (WinogradView, usize, Box<dyn TileOperator<T>>);
 
-/// Outputs of the view: some filters of a group, and a box of a sub-image. Its rows and columns may
-/// reach beyond the sub-image's end.
+/// Outputs of the view: some filters of a group, and a box of a sub-image, which may reach beyond its
+/// end.
 pub(super) struct OutputBox {
     pub(super) sub: SubImage,
     pub(super) group: usize,
@@ -60,24 +58,22 @@ pub(super) struct OutputBox {
     pub(super) columns: Range<usize>,
 }
 
-/// The products of a row of tiles with a vector of filters, and the part of the view's output that
-/// they become.
+/// The products of a row of tiles with a vector of filters, and their outputs.
 pub(super) struct TileRow<'a, T: Real> {
     pub(super) products: Products<'a, T>,
     pub(super) sub: SubImage,
     pub(super) group: usize,
     pub(super) slice: usize,
-    /// The first row and element in the sub-image, and how many there are.
+    /// The first row and element in the sub-image, and their numbers.
     pub(super) y: usize,
     pub(super) x: usize,
     pub(super) height: usize,
     pub(super) width: usize,
-    /// The filters of the group.
     pub(super) filters: Range<usize>,
 }
 
 impl<T: Real> TileRow<'_, T> {
-    /// Its pixels, where channels and rows are so many elements apart.
+    /// Where its pixels go, with channels and rows at these distances.
     pub(super) fn pixels(&self, channel_step: usize, row_step: usize, past_cache: bool) -> Pixels {
         let Self { height, width, .. } = *self;
         Pixels { channels: self.filters.len(), channel_step, row_step, width, height, past_cache }
@@ -86,7 +82,7 @@ impl<T: Real> TileRow<'_, T> {
 
 /// Scratch for a [`TileRow`].
 pub(super) struct RowScratch<'a, T> {
-    /// Rows of pixels. [`Winograd::row_at`] says where each of them is.
+    /// Rows of pixels, at the places that [`Winograd::row_at`] says.
     pub(super) rows: &'a mut [T],
     /// Interleaved rows of Y.
     pub(super) interleaved: &'a mut [T],
@@ -94,30 +90,27 @@ pub(super) struct RowScratch<'a, T> {
     pub(super) marks: &'a mut [u8],
 }
 
-/// A call of a kernel for some tiles of a GEMM. The tiles are the kernel's pixels.
+/// A kernel call for some tiles of a GEMM. The tiles are the kernel's pixels.
 struct GemmCall<T: Real> {
-    /// The place of the first tile among the transformed ones.
+    /// The first tile's place among the transformed ones.
     v: usize,
     /// Its place among the products.
     tile: usize,
-    /// Tiles.
     count: usize,
     /// The kernels for wide panels and for narrow ones.
     kernels: [&'static ChannelKernel<T>; 2],
 }
 
 impl<T: Real> GemmCall<T> {
-    /// The kernel for a panel of `nr` filters.
     fn kernel(&self, nr: usize) -> &'static ChannelKernel<T> {
         self.kernels[usize::from(nr < self.kernels[0].nr())]
     }
 }
 
-/// The calls for one value and one panel: GEMM after GEMM, `of_gemm` of each.
+/// The calls for one value and one panel: GEMM after GEMM, `of_gemm` calls each.
 struct GemmCalls<T: Real> {
     all: Vec<GemmCall<T>>,
     of_gemm: usize,
-    /// How fast the calls prefetch filters.
     rate: Rate,
 }
 
@@ -138,7 +131,8 @@ impl<T: Real> GemmCalls<T> {
         Some(Self { all, of_gemm: tiles.count, rate: tiles.rate() })
     }
 
-    /// Multiplies one value of tiles, `v`, by the weights `[step of k][filter]` of a panel of `nr` filters.
+    /// Multiplies one value of tiles, `v`, by the weights `[step of k][filter]` of a panel of `nr`
+    /// filters.
     fn multiply(
         &self,
         (koff, v): (RowOffsetsRef<'_>, &[T]),
@@ -154,7 +148,7 @@ impl<T: Real> GemmCalls<T> {
                 let koff = if steps <= MOST_STEPS { koff } else { koff.rows(block_of_k.clone()) };
                 let w = &weights[k * nr..block_of_k.end * nr];
                 for call in gemm {
-                    // Without steps of k nothing is read.
+                    // With no steps of k, `v` may be empty.
                     let x = v.get(call.v..).unwrap_or(&[]);
                     let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
                     call.kernel(nr).partial(x, koff, w, prefetch.during(koff.len()), tile, k > 0);
@@ -168,19 +162,18 @@ impl<T: Real> GemmCalls<T> {
 pub(super) struct BlockTables<T: Real> {
     pub(super) size: BlockSize,
     pub(super) planes: Planes,
-    /// The calls for values that have products in all rows of tiles, and for those that are
-    /// [zero](Planes::drops) in the last one.
+    /// The calls for values with products in all rows of tiles, and for values that are
+    /// [zero](Planes::drops) in the last row.
     calls: [GemmCalls<T>; 2],
-    /// The row offsets of k, for each list of steps. The slots of slices form a ring. Its first slots
-    /// are there twice, so that slots around the ring are contiguous.
+    /// The row offsets of each list of steps. The slots of slices form a ring. The first slots occur
+    /// twice, so that slots that wrap around are contiguous.
     koff: [RowOffsets; LISTS],
-    /// Elements from one value's transformed tiles to the next value's.
+    /// The distance of two values' transformed tiles.
     pub(super) v_plane: usize,
 }
 
 impl<T: Real> BlockTables<T> {
-    /// The tables for blocks of a size that [fits](BlockSize::fits), in a ring of `slots` slots. None
-    /// if a kernel is lacking.
+    /// None if a kernel is lacking. The block must [fit](BlockSize::fits) `slots` slots.
     fn new(
         request: &Request<'_, impl Element<Acc = T>>,
         model: &CostModel<'_, T>,
@@ -201,19 +194,18 @@ impl<T: Real> BlockTables<T> {
             }
             RowOffsets::new(koff)
         });
-        // The last row is left out unless this makes the GEMMs so small that they take longer.
+        // The last row is left out, unless the GEMMs then become so small that they take longer.
         let is_short = model.gemms(&size, size.spare > 0).cycles() < model.gemms(&size, false).cycles();
         let calls = [GemmCalls::new(request, &size, false)?, GemmCalls::new(request, &size, is_short)?];
         Some(Self { planes: size.planes(scheme), calls, koff, v_plane: size.v_plane(scheme, view.channels), size })
     }
 }
 
-/// What one task computes: a block of tiles of one group, for a part of the panels.
+/// What a task computes: a block of tiles of one group, for some panels.
 pub(super) struct TileTask<'a, T: Real> {
     pub(super) place: BlockPlace,
     pub(super) block: &'a BlockTables<T>,
     pub(super) group: usize,
-    /// Slices of Y.
     slices: Range<usize>,
     panels: Range<usize>,
 }
@@ -228,18 +220,17 @@ pub(super) struct ScratchPieces<A> {
     rows_out: Piece<A>,
     interleaved: Piece<A>,
     marks: Piece<u8>,
-    /// Elements from the products of one panel to those of the next.
+    /// The distance of the products of two panels.
     product_panel: usize,
-    /// Elements from the products of one value with a panel to those of the next value.
+    /// The distance of the products of two values with a panel.
     product_plane: usize,
     /// Elements of a row of pixels.
     row_out: usize,
 }
 
 impl<A: Compute> ScratchPieces<A> {
-    /// Books enough for each of the blocks; panels have `nr` filters. Where rows of Y are interleaved
-    /// before they go to Y, `interleaved` is their elements for each pixel, in all channels of a vector
-    /// of filters; otherwise 0.
+    /// Books scratch for all blocks, and panels of `nr` filters. `interleaved` is how many elements of Y
+    /// a pixel of a vector of filters has, if rows of Y are interleaved in scratch; otherwise 0.
     pub(super) fn book<T: Element<Acc = A>>(
         ledger: &mut Ledger,
         view: &WinogradView,
@@ -270,7 +261,6 @@ impl<A: Compute> ScratchPieces<A> {
         }
     }
 
-    /// The pieces in a task's share of the workspace.
     fn take<'a>(&self, scratch: &'a mut [Line]) -> Scratch<'a, A> {
         let mut arena = Arena::new(scratch);
         Scratch {
@@ -285,21 +275,18 @@ impl<A: Compute> ScratchPieces<A> {
     }
 }
 
-/// The scratch of a task in a run.
 pub(super) struct Scratch<'a, A> {
-    /// Planes of one channel of X, in the middle of its transform.
+    /// Planes of one channel of X, halfway through its transform.
     pub(super) planes: &'a mut [A],
-    /// Transformed tiles.
     pub(super) v: &'a mut [A],
     products: &'a mut [A],
-    /// Rows of X of all images of a block, where they are converted first, or phases of a stride
-    /// are taken from them.
+    /// Rows of X of all images of a block, if they are converted or deinterleaved first.
     pub(super) rows_in: &'a mut [A],
-    /// Rows of pixels, where kernels cannot write these into Y.
+    /// Rows of pixels that kernels cannot write into Y.
     rows_out: &'a mut [A],
     /// Interleaved rows of Y.
     interleaved: &'a mut [A],
-    /// Which tiles of a row are not finite.
+    /// Which tiles of a row have sums that are not finite.
     marks: &'a mut [u8],
 }
 
@@ -310,9 +297,9 @@ pub(super) struct Winograd<T: Element> {
     pub(super) finish: Finish<T::Acc>,
     pub(super) view: WinogradView,
     pub(super) blocking: Blocking<T::Acc>,
-    /// For each size of blocks.
+    /// By size of blocks.
     tables: Vec<BlockTables<T::Acc>>,
-    /// The tiles of kernels that the products of a block are cut into.
+    /// The tiles of the kernels.
     tiles: ChannelTiles<T::Acc>,
     layout: PackedLayout,
     pieces: ScratchPieces<T::Acc>,
@@ -344,13 +331,12 @@ impl<T: Element> Winograd<T> {
         Self { isa, geometry, finish, view, blocking, tables, tiles, layout, pieces, operator }
     }
 
-    /// What task number `task` computes.
     fn task(&self, task: usize) -> TileTask<'_, T::Acc> {
         let WinogradView { groups, ref roles, .. } = self.view;
         let Blocking { ref blocks, parts, .. } = self.blocking;
         let depths = roles.depth_tasks();
-        // From the innermost digit outwards. A thread's tasks are neighbours: with the parts of the
-        // panels outermost, it uses the same filters for all of its blocks.
+        // From the innermost index outwards. The parts of the panels are outermost, so that the
+        // neighbouring tasks of a thread use the same filters.
         let mut rest = task;
         let mut next = |count: usize| {
             let digit = rest % count;
@@ -370,7 +356,6 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// The outputs of some rows of tiles of one image of a block.
     fn outputs(&self, task: &TileTask<'_, T::Acc>, image: usize, rows: Range<usize>) -> OutputBox {
         let (place, [m_down, m_along]) = (&task.place, self.blocking.scheme.outputs());
         let filter = |panel: usize| (panel * self.tiles.nr()).min(self.view.filters);
@@ -384,7 +369,6 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// The number of slots in the ring of slices of X.
     pub(super) fn slots(&self) -> usize {
         self.blocking.chunk.slots(&self.view.roles.depth)
     }
@@ -394,7 +378,7 @@ impl<T: Element> Winograd<T> {
         (c * self.blocking.scheme.down.tile.outputs + i) * self.pieces.row_out
     }
 
-    /// Takes products back into rows of scratch. Returns whether all sums were finite.
+    /// Transforms products back into rows of scratch. Returns whether all sums were finite.
     pub(super) fn store_rows(
         &self,
         row: &TileRow<'_, T::Acc>,
@@ -406,8 +390,7 @@ impl<T: Element> Winograd<T> {
         self.blocking.scheme.kernel.output(&row.products, &pixels, &mut Dest::from_slice(rows), epilogue, marks)
     }
 
-    /// The pixels of the tiles of a row that are not marked, as ranges of neighbours. They are counted
-    /// from the first one.
+    /// The pixels of the unmarked tiles of a row, as ranges that count from its first pixel.
     pub(super) fn good_pixels<'m>(
         &self,
         row: &TileRow<'_, T::Acc>,
@@ -427,13 +410,13 @@ impl<T: Element> Winograd<T> {
         (slice * self.blocking.chunk.panels + panel) * self.pieces.product_panel
     }
 
-    /// The first filter of a panel, and its number of filters with those that fill it up.
+    /// The first filter of a panel, and its filters, padding included.
     fn panel(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.tiles.nr();
         (first, self.tiles.panel(self.view.filters - first))
     }
 
-    /// Multiplies all values of the tiles by the filters of some panels, for some slices of Y.
+    /// Multiplies all values of the tiles by some panels, for some slices of Y.
     fn multiply(
         &self,
         weights: &[T::Acc],
@@ -447,14 +430,14 @@ impl<T: Element> Winograd<T> {
         let filters = |panel: usize, value: usize, taps: &Range<usize>| {
             &weights[self.layout.filters(task.group, self.panel(panel), value, taps)]
         };
-        // The taps of the depth axis that meet X, for each slice and for all. Those of the first slice
-        // and of the last one may be fewer.
+        // The taps of the depth axis that meet X, for each slice and for all of them. The first and the
+        // last slice may have fewer.
         let mut seen: [Range<usize>; MOST_SLICES] = Default::default();
         let seen = &mut seen[..slices.len()];
         seen.iter_mut().zip(slices.clone()).for_each(|(seen, slice)| *seen = depth.taps_of_output(slice));
         let all_taps = seen.iter().filter(|taps| !taps.is_empty()).cloned();
         let all_taps = all_taps.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
-        // Values that are zero in the last row of tiles have no calls where there is no other row.
+        // Values that are zero in the last row of tiles have no calls if there is no other row.
         let is_short = |value: usize| block.planes.drops(value / kernel.along().values);
         let calls = |value: usize| &block.calls[usize::from(is_short(value))];
         let next_of = |value: usize| (value..kernel.values()).find(|value| !calls(*value).all.is_empty());
@@ -462,7 +445,7 @@ impl<T: Element> Winograd<T> {
             let PackedValue { list, count, .. } = *self.layout.value(value);
             let (v, calls) = (&scratch.v[value * block.v_plane..], calls(value));
             for panel in panels.clone() {
-                // What is multiplied next is prefetched: the next panel, the next value, or the next chunk.
+                // What is multiplied next is prefetched: the next panel, value, or chunk.
                 let next = match next_of(value + 1) {
                     _ if panel + 1 < panels.end => Some((panel + 1, value)),
                     Some(value) => Some((panels.start, value)),
@@ -473,7 +456,7 @@ impl<T: Element> Winograd<T> {
                 };
                 let next = next.map_or(&[][..], |(panel, value)| filters(panel, value, &all_taps));
                 let nr = self.panel(panel).1;
-                // The calls for all slices have a part in prefetching.
+                // The calls for all slices share the prefetching.
                 let first = calls.all.first().map(|first| first.kernel(nr));
                 let mut prefetch =
                     first.map(|first| PanelPrefetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
@@ -494,8 +477,8 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// Takes the products of one panel and one slice back into Y. They begin at `products` in the
-    /// scratch.
+    /// Transforms the products of one panel and one slice, from `products` in the scratch on, back into
+    /// Y.
     fn take_back(
         &self,
         io: &Io<'_, T>,
@@ -537,8 +520,7 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// Computes outputs by the definition: those of a tile whose sums are not finite, because NaN and
-    /// infinities spread over a tile.
+    /// Computes the outputs of a tile whose sums are not finite by the definition.
     fn define(&self, io: &Io<'_, T>, part: &OutputBox) {
         let (geometry, w) = (&self.geometry, &io.weights[self.layout.w()]);
         let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
@@ -568,7 +550,6 @@ impl<T: Element> Split for Winograd<T> {
         self.blocking.tasks(&self.view)
     }
 
-    /// One box for each image.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let task = self.task(task);
         let BlockSize { images, rows, .. } = task.block.size;
@@ -590,7 +571,6 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         }
     }
 
-    /// One part of the panels, for one block of tiles of one group.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let (task, chunk) = (&self.task(task), &self.blocking.chunk);
         let mut scratch = self.pieces.take(scratch);

@@ -1,4 +1,4 @@
-//! A tile, the filters that the layer's kernel is cut into for it, and the steps of k of its values.
+//! A tile, the filters into which the layer's kernel is cut for it, and the steps of k of its values.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,12 +10,12 @@ use convoke_kernels::{Real, WinogradKernel};
 use super::view::{AxisRoles, MOST_STEPS, WinogradView, phases};
 use crate::Axis;
 
-/// The most values of a tile that `Accuracy::Standard` allows, whose bound covers those of 6x8. Tiles
-/// of 8x8 values err two to four times as much.
+/// Values of a tile that `Accuracy::Standard` allows, at most: its bound covers 6x8 values. Tiles of 8x8
+/// have two to four times the error.
 pub(super) const STANDARD_VALUES: usize = 48;
 
-/// How the taps of one axis are cut into filters. A tile has m outputs, and filter i takes the taps
-/// from `i * m` on. So it reads the transformed values of the tile that is i places further on.
+/// How the taps of an axis are cut into filters. If a tile has m outputs, filter i has the taps from `i
+/// * m` on: it reads the transformed values of the tile that is i further on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AxisFilters {
     pub(super) tile: Tile,
@@ -24,26 +24,25 @@ pub(super) struct AxisFilters {
 }
 
 impl AxisFilters {
-    /// The filters for `kernel` taps; none if the tile does not suit them.
+    /// None if the tile does not suit the kernel.
     fn new(tile: Tile, kernel: usize) -> Option<Self> {
         if (tile == Tile::NONE) != (kernel == 1) {
             return None;
         }
         let rest = kernel.saturating_sub(tile.taps());
-        // Filters begin m taps apart, and must overlap or touch.
+        // Filters begin m taps apart, and must leave no gap.
         if rest > 0 && tile.taps() < tile.outputs {
             return None;
         }
         Some(Self { tile, count: 1 + rest.div_ceil(tile.outputs), kernel })
     }
 
-    /// Elements that `tiles` neighbouring tiles read.
     pub(super) fn padded(&self, tiles: usize) -> f64 {
         let Tile { outputs, values, .. } = self.tile;
         tiles as f64 * outputs as f64 + (values - outputs) as f64
     }
 
-    /// The taps of filter `i`. Every tap is in one filter.
+    /// The taps of filter `i`. Each tap is in one filter.
     pub(super) fn taps(&self, i: usize) -> Range<usize> {
         let end = if i + 1 == self.count { self.kernel } else { (i + 1) * self.tile.outputs };
         i * self.tile.outputs..end
@@ -59,31 +58,30 @@ pub(super) struct Scheme<T: Real> {
 }
 
 impl<T: Real> Scheme<T> {
-    /// The scheme of a kernel, if it suits the layer.
+    /// None if the tile does not suit the layer.
     pub(super) fn new(kernel: &'static WinogradKernel<T>, roles: &AxisRoles) -> Option<Self> {
         let down = AxisFilters::new(kernel.down(), roles.down.kernel)?;
         let along = AxisFilters::new(kernel.along(), roles.along.kernel)?;
         Some(Self { kernel, down, along })
     }
 
-    /// Whether the tables of steps of k have a moderate size.
+    /// Whether the tables of steps of k are small enough.
     pub(super) fn has_few_steps(&self, view: &WinogradView) -> bool {
         let steps = view.channels.checked_mul(self.filters()).and_then(|n| n.checked_mul(view.roles.depth.kernel));
         steps.is_some_and(|steps| steps <= MOST_STEPS)
     }
 
-    /// The number of filters that the kernel is cut into.
+    /// The number of filters.
     pub(super) fn filters(&self) -> usize {
         self.down.count * self.along.count
     }
 
-    /// Outputs of a tile, down and along.
     pub(super) fn outputs(&self) -> [usize; 2] {
         [self.down.tile.outputs, self.along.tile.outputs]
     }
 
-    /// The outputs of the last row of tiles that Y does not have. It is 0 where they cannot be made
-    /// use of: where the last row differs between phases, where several filters read it, or where
+    /// The outputs of the last row of tiles that Y lacks, if kernels can make use of that. It is 0 if
+    /// the last row differs between phases, if several filters read it, or if
     /// [`Spare`](convoke_kernels::winograd::Spare) does not know the tile's points.
     pub(super) fn spare(&self, roles: &AxisRoles) -> usize {
         let outputs = self.down.tile.outputs;
@@ -95,7 +93,7 @@ impl<T: Real> Scheme<T> {
         }
     }
 
-    /// Rows and columns of tiles of the output's first phase, which is the largest.
+    /// Rows and columns of tiles of the first phase, which is the largest.
     pub(super) fn grid(&self, roles: &AxisRoles) -> [usize; 2] {
         let tiles = |axis: &Axis, outputs: usize| axis.output.div_ceil(phases(axis)).div_ceil(outputs);
         let [down, along] = self.outputs();
@@ -103,13 +101,13 @@ impl<T: Real> Scheme<T> {
     }
 }
 
-/// Whether tiles' outputs do not fill the rows of pixels that are stored.
+/// Whether the outputs of tiles leave gaps in the rows of pixels that are stored.
 pub(super) fn is_ragged<T: Real>(kernel: &WinogradKernel<T>) -> bool {
     !kernel.lanes().is_multiple_of(kernel.along().outputs)
 }
 
-/// Whether tiles of several rows for the same taps fill the rows of pixels. Such tiles write a
-/// large Y faster: whole cache lines at a time, past the caches.
+/// Whether tiles of several rows with the same taps fill the rows of pixels. They write a large Y
+/// faster: whole cache lines, past the caches.
 pub(super) fn has_whole_rows<T: Real>(kernel: &WinogradKernel<T>) -> bool {
     let (down, along) = (kernel.down(), kernel.along());
     let is_other = |other: &WinogradKernel<T>| {
@@ -121,24 +119,22 @@ pub(super) fn has_whole_rows<T: Real>(kernel: &WinogradKernel<T>) -> bool {
 /// The number of different lists of steps: see [`TileSteps::list_of`].
 pub(super) const LISTS: usize = 4;
 
-/// The steps of k of all values of a tile, for one slice of the outer axis. Steps whose transformed
-/// filters are zero are left out.
+/// The steps of k of all values of a tile, for one slice. Steps whose transformed filters are zero are
+/// left out.
 ///
-/// The value at infinity is the product with a filter's last tap. A filter with fewer taps than the
-/// tile allows is zero there. With a stride, such filters belong to the phases that meet fewer
-/// taps: F(5x5, 2x2) for 3x3 taps and stride 2 has 121 products instead of 144, because three of
-/// the four phases have a tap less. With a longer kernel they are the parts that have `outputs`
-/// taps where the tile allows more.
+/// The value at infinity is the product with a filter's last tap, so it is zero for filters with fewer
+/// taps than the tile allows. With a stride, these belong to the phases that meet fewer taps: F(5x5,
+/// 2x2) for 3x3 taps and stride 2 has 121 products instead of 144, because three of the four phases have
+/// a tap less. With a longer kernel, they are the filters that have `outputs` taps.
 ///
-/// The steps of a value are ordered by filters, and then by channels of the view.
+/// The steps of a value are ordered by filter, then by channel of the view.
 pub(super) struct TileSteps {
     /// Channels of X, and the stride along.
     channels: usize,
     stride: usize,
-    /// Values of a tile, down and along.
     values: [usize; 2],
-    /// For each axis, for values elsewhere and for the value at infinity: how many phases of the
-    /// stride each filter has. Later phases meet fewer taps, never more.
+    /// For each axis, for other values and for the value at infinity: how many phases of the stride each
+    /// filter has. Later phases meet fewer taps.
     phases: [[Vec<usize>; 2]; 2],
 }
 
@@ -162,8 +158,8 @@ impl TileSteps {
         }
     }
 
-    /// The number of the list of steps that a value has: 0, or 1 more at infinity along, and 2 more
-    /// at infinity down, where that has other steps.
+    /// The number of a value's list of steps: 1 is added at infinity along, and 2 at infinity down, if
+    /// the steps differ there.
     pub(super) fn list_of(&self, value: usize) -> usize {
         let differs = |axis: usize, place: usize| {
             let [elsewhere, at_infinity] = &self.phases[axis];
@@ -177,12 +173,10 @@ impl TileSteps {
         [&self.phases[0][list / 2], &self.phases[1][list % 2]]
     }
 
-    /// The number of steps of a list.
     pub(super) fn count(&self, list: usize) -> usize {
         self.channels * self.phases(list).map(|phases| phases.iter().sum::<usize>()).iter().product::<usize>()
     }
 
-    /// The number of steps of all values.
     pub(super) fn all(&self) -> usize {
         (0..self.values[0] * self.values[1]).map(|value| self.count(self.list_of(value))).sum()
     }
@@ -197,7 +191,7 @@ impl TileSteps {
         })
     }
 
-    /// The place of a channel of a filter in a list; none where the product is zero.
+    /// The place of a channel of a filter in a list. None if the product is zero.
     pub(super) fn find(&self, list: usize, [i, j]: [usize; 2], channel: usize) -> Option<usize> {
         let [down, along] = self.phases(list);
         let (row, phase) = (channel / self.stride, channel % self.stride);

@@ -1,12 +1,12 @@
-//! ConvTranspose: the phases of its strides are filters over the same tiles, and are interleaved on
-//! their way into Y.
+//! ConvTranspose: the phases of its strides are filters over the same tiles, which are interleaved into
+//! Y.
 //!
-//! Along an axis of stride s, tap k = t * s + q adds input x to element x * s + k of the output
-//! before it is cropped. The s elements from v * s on are the phases of position v. All of them read
-//! the inputs v, v - 1, and so on; phase q reads them through the taps t * s + q. That is a
-//! convolution of stride 1 with ceil(kernel / s) taps and s filters, whose outputs are positions.
-//! Filters with a tap less are zero there. A tile is transformed once for all phases: F(5x5, 2x2)
-//! takes 36 products for a phase instead of 100, where the kernel is twice the stride.
+//! Along an axis of stride s, tap k = t * s + q adds input x to element x * s + k of the output before
+//! it is cropped. The s elements from v * s on are the phases of position v. All of them read the inputs
+//! v, v - 1, ...; phase q reads them through the taps t * s + q. So the axis is a convolution of stride
+//! 1 with ceil(kernel / s) taps and s filters, whose outputs are positions. Filters with a tap less have
+//! a zero there. A tile is transformed once for all phases: F(5x5, 2x2) takes 36 products for a phase
+//! instead of 100, if the kernel is twice the stride.
 //!
 //! Filter `(m * phases of the other axes + their phase) * s + q` is phase q of the last axis for
 //! output channel m. So the phases of a row are neighbours in a vector.
@@ -30,36 +30,32 @@ use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
 use crate::{Axis, Geometry};
 
-/// The lanes of the widest vectors that any instruction set has.
+/// Lanes of the widest vectors of all instruction sets.
 const MOST_LANES: usize = 16;
-/// The places of a row's phases: one after the other.
 const SLOTS: [usize; MOST_LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
-/// The most filters of a group. More might not fit the address space.
+/// Filters of a group, at most: more might not fit the address space.
 const MOST_FILTERS: usize = 1 << 20;
 
 /// A spatial axis by its phases.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct PhasedAxis {
-    /// Which of the spatial axes it is.
+    /// Its index among the spatial axes.
     index: usize,
-    /// Phases of a position.
     stride: usize,
-    /// Taps.
     kernel: usize,
-    /// Phases of the first position that are cropped.
+    /// Cropped phases of the first position.
     cropped: usize,
-    /// Elements of the output.
     output: usize,
-    /// The axis of the view. Its outputs are positions.
+    /// The axis of the view, whose outputs are positions.
     view: Axis,
 }
 
 impl PhasedAxis {
-    /// A spatial axis that is not there.
+    /// Takes the place of an axis that the layer lacks.
     const ABSENT: Self = Self { index: 0, stride: 1, kernel: 1, cropped: 0, output: 1, view: Axis::UNIT };
 
     /// # Errors
-    /// Why the axis cannot be taken by its phases.
+    /// Why the axis has no phases that serve.
     fn new(index: usize, axis: &Axis) -> Result<Self, String> {
         if axis.dilation != 1 && axis.kernel != 1 {
             return Err(format!("spatial axis {index} has dilation {}, only 1 can be", axis.dilation));
@@ -80,7 +76,7 @@ impl PhasedAxis {
         Ok(Self { index, stride, kernel: axis.kernel, cropped, output: axis.output, view })
     }
 
-    /// The element of Y's axis that is phase `q` of a position; none where it is cropped.
+    /// The element of Y's axis that is phase `q` of a position. None if it is cropped.
     fn element(&self, position: usize, q: usize) -> Option<usize> {
         (position * self.stride + q).checked_sub(self.cropped).filter(|element| *element < self.output)
     }
@@ -100,8 +96,7 @@ impl PhasedAxis {
         until(positions.start)..until(positions.end)
     }
 
-    /// The tap of the axis that tap `t` of the view stands for in phase `q`; none where the phase
-    /// has a tap less.
+    /// The tap of the axis for tap `t` of the view in phase `q`. None if the phase has a tap less.
     fn tap(&self, t: usize, q: usize) -> Option<usize> {
         Some((self.view.kernel - 1 - t) * self.stride + q).filter(|k| *k < self.kernel)
     }
@@ -151,8 +146,7 @@ fn view(geometry: &Geometry, axes: &[PhasedAxis; 3]) -> Result<WinogradView, Str
     })
 }
 
-/// Checks that the phases of the last axis fill whole vectors of `lanes` lanes. `vectors` says in
-/// words which vectors these are.
+/// Checks that the phases of the last axis fill whole vectors of `lanes` lanes; `vectors` names these.
 ///
 /// # Errors
 /// The stride that does not divide the lanes.
@@ -175,14 +169,13 @@ pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorVi
         return Err(String::from("no kernel that interleaves"));
     };
     check_lanes(&axes[2], interleave.lanes(), "this instruction set's vectors")?;
-    // A vector of filters is `lanes / stride` channels, which have `stride` elements of Y for each
-    // pixel.
+    // A vector of filters is `lanes / stride` channels, with `stride` elements of Y for each pixel.
     let interleaved = if Finish::new(request).is_direct() { 0 } else { interleave.lanes() };
     Ok((view, interleaved, Box::new(WinogradTransposed { axes, interleave })))
 }
 
-/// The channels of Y that have their row of phase `phase` among the rows `heads`. Rows are counted
-/// over channels, and for each channel over the `phases` of the axes before the last.
+/// The channels of Y whose row of phase `phase` is among the rows `heads`. These count, for each
+/// channel, the `phases` of the axes before the last.
 fn channels_of_phase(heads: &Range<usize>, phase: usize, phases: usize) -> Range<usize> {
     let until = |head: usize| head.saturating_sub(phase).div_ceil(phases);
     until(heads.start)..until(heads.end)
@@ -212,8 +205,8 @@ impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
         }
     }
 
-    /// Filters are the phases of each channel of Y. Along, all phases of a position are here. On the
-    /// other axes, a phase has every stride-th element.
+    /// Along, all phases of a position are in the part. On the other axes, a phase is every stride-th
+    /// element.
     fn patches(&self, core: &Winograd<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch)) {
         let [depth, down, along] = &self.axes;
         let outer = depth.stride * down.stride;
@@ -251,8 +244,8 @@ impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
 }
 
 impl<A: Real> WinogradTransposed<A> {
-    /// Interleaves the phases of some positions of a row of tiles, and stores them. The positions are
-    /// counted from the first one. There is scratch for rows of Y.
+    /// Interleaves the phases of some positions of a row of tiles, counted from its first one, and
+    /// stores them.
     fn interleave<T: Element<Acc = A>>(
         &self,
         core: &Winograd<T>,
@@ -267,12 +260,11 @@ impl<A: Real> WinogradTransposed<A> {
         let Range { start: begin, end } = along.all_phases(&(row.x + positions.start..row.x + positions.end));
         let phase = begin + along.cropped - (row.x + positions.start) * along.stride;
         let run = [OutputRun { from: positions.start, phase, at: begin, len: end.saturating_sub(begin) }];
-        // Whole rows: their phases are neighbours, and no vector ends among them.
+        // Whole rows: all phases of a position are in one vector.
         let heads = row.filters.start / along.stride..row.filters.end / along.stride;
         let (lane, plane) = (core.row_at(1, 0), geometry.output_spatial());
         let store = core.finish.store(io);
         for phase in 0..outer {
-            // The channels of Y whose row of this phase is here.
             let channels = channels_of_phase(&heads, phase, outer);
             if channels.is_empty() {
                 continue;

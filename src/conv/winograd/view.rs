@@ -5,27 +5,26 @@ use core::ops::Range;
 
 use crate::Axis;
 
-/// The longest stride of Conv whose phases become channels. Published networks have kernels of
-/// twice such a stride. The limit keeps tables of phases on the stack.
+/// The longest stride of Conv whose phases become channels. Published networks have kernels of twice
+/// such a stride. It bounds tables on the stack.
 pub(super) const MOST_STRIDE: usize = 16;
-/// The most steps of k of one value of a tile. K is not blocked, and each plan makes tables of
-/// offsets with an entry for each step.
+/// Steps of k of a value, at most. K is not blocked, and each plan has tables with an entry for each
+/// step.
 pub(super) const MOST_STEPS: usize = 1 << 13;
 
-/// A convolution of stride 1 on the axes that tiles lie on. Conv becomes one by taking the phases
-/// of its strides as channels, ConvTranspose by taking them as filters.
+/// A convolution of stride 1 on the axes of the tiles. The phases of strides are channels of Conv, and
+/// filters of ConvTranspose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct WinogradView {
     pub(super) batch: usize,
     pub(super) groups: usize,
-    /// Channels of a group. Conv with strides has one for each phase down, channel of X and phase
+    /// Channels of a group. Conv with strides has one for each phase down, channel of X, and phase
     /// along, in that order.
     pub(super) channels: usize,
-    /// Conv's strides, down and along: elements of X at this distance become a channel.
+    /// Conv's strides, down and along.
     pub(super) strides: [usize; 2],
-    /// Taps of the layer's own kernel, down and along. A phase of a stride meets some of them.
+    /// Taps of the layer's own kernel, down and along. A phase of a stride has some of them.
     pub(super) taps: [usize; 2],
-    /// Filters of a group.
     pub(super) filters: usize,
     pub(super) stores: PixelStores,
     pub(super) roles: AxisRoles,
@@ -34,23 +33,22 @@ pub(super) struct WinogradView {
 /// How pixels get into Y.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PixelStores {
-    /// Filters are channels of Y, whose rows are stored as they are.
+    /// Filters are channels of Y, whose rows are stored.
     Rows,
     /// The same, but Y is so large that it is written past the caches.
     RowsPastCache,
-    /// Filters are phases of ConvTranspose, which are interleaved on their way into Y.
+    /// Filters are phases of ConvTranspose, and are interleaved.
     Interleaved,
 }
 
 impl WinogradView {
-    /// The taps that phase `phase` of the stride meets on an axis (0 is down, 1 along).
+    /// The taps of phase `phase` of the stride on an axis (0 is down, 1 along).
     pub(super) fn phase_taps(&self, axis: usize, phase: usize) -> usize {
         self.taps[axis].saturating_sub(phase).div_ceil(self.strides[axis])
     }
 
-    /// Checks that the steps of k are not too many, even for a tile whose taps are all of the
-    /// kernel's. Where a tile's taps are fewer, the kernel is cut into filters, each of which adds
-    /// its steps: the tiles of the build decide that, when they are chosen.
+    /// Checks that the steps of k are not too many for a tile that takes the whole kernel. Smaller tiles
+    /// add steps for each filter, which is checked when the tile is chosen.
     ///
     /// # Errors
     /// The number of steps.
@@ -65,7 +63,7 @@ impl WinogradView {
     }
 }
 
-/// The axes of a layer by what becomes of them.
+/// The axes of a layer by their roles.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct AxisRoles {
     /// The outer axis of three. Its taps are steps of k, over slices that are transformed once.
@@ -97,31 +95,28 @@ impl AxisRoles {
         Ok(roles)
     }
 
-    /// The number of tasks that the outer axis is cut into. Where it has taps, its slices share what
-    /// is transformed, and are one task.
+    /// Tasks of the outer axis. If it has taps, its slices share what is transformed, and are one task.
     pub(super) fn depth_tasks(&self) -> usize {
         if self.depth.kernel == 1 { self.depth.output } else { 1 }
     }
 
-    /// The number of [sub-images](SubImage) of `batch` images.
     pub(super) fn sub_images(&self, batch: usize) -> usize {
         batch * phases(&self.down) * phases(&self.along)
     }
 }
 
-/// The number of phases of an axis. A layer of dilation d is d interleaved layers without dilation,
-/// and at most as many as there are outputs.
+/// The number of phases of an axis: a layer of dilation d is d interleaved layers, and at most as many
+/// as there are outputs.
 pub(super) fn phases(axis: &Axis) -> usize {
     distance(axis).min(axis.output)
 }
 
-/// The distance between neighbours of a phase, in elements.
+/// The distance of neighbours of a phase.
 pub(super) fn distance(axis: &Axis) -> usize {
     if axis.kernel == 1 { 1 } else { axis.dilation }
 }
 
-/// The outputs of an image that are in one phase of both axes. Those that dilation interleaves are
-/// treated as images of their own.
+/// The outputs of an image in one phase of the dilations. Each is treated as an image of its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SubImage {
     pub(super) image: usize,
@@ -130,7 +125,7 @@ pub(super) struct SubImage {
 }
 
 impl SubImage {
-    /// Sub-image number `index`. The phases of an image follow each other.
+    /// The phases of an image follow each other.
     pub(super) fn new(roles: &AxisRoles, index: usize) -> Self {
         let (rest, phase_along) = (index / phases(&roles.along), index % phases(&roles.along));
         let (image, phase_down) = (rest / phases(&roles.down), rest % phases(&roles.down));
@@ -147,26 +142,25 @@ impl SubImage {
 pub(super) struct WinogradPhase {
     pub(super) first: usize,
     pub(super) step: usize,
-    /// Outputs of the phase.
     pub(super) output: usize,
     pad: usize,
     input: usize,
 }
 
 impl WinogradPhase {
-    /// Phase `first` of an axis' dilation.
+    /// Phase `first` of a dilation.
     pub(super) fn new(axis: &Axis, first: usize) -> Self {
         let step = distance(axis);
         let output = axis.output.saturating_sub(first).div_ceil(step);
         Self { first, step, output, pad: axis.pad_begin, input: axis.input }
     }
 
-    /// The elements of X's axis that are phase `first` of a stride.
+    /// Phase `first` of a stride over X.
     pub(super) fn of_stride(axis: &Axis, first: usize, stride: usize) -> Self {
         Self { first, step: stride, output: axis.output, pad: axis.pad_begin, input: axis.input }
     }
 
-    /// The element of Y's axis that output `o` of the phase is.
+    /// The element of Y's axis that output `o` is.
     pub(super) fn place(&self, o: usize) -> usize {
         self.first + o * self.step
     }
