@@ -1,14 +1,13 @@
-//! ConvTranspose as GEMM + col2im: multiply every input position by every tap, and add each
-//! product to the output that it belongs to.
+//! ConvTranspose as GEMM + col2im: multiplies each input position by each tap, and adds the products to
+//! their outputs.
 //!
 //! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image
 //! and group. K is in blocks of at most [`MOST_BLOCK_STEPS`].
 //!
-//! The output is cut into chunks, along the outermost axis whose positions are not too large. A task
-//! multiplies the input positions that reach its chunk, a tile at a time, and adds the products to sums
-//! of the chunk. No other task has that chunk: there are no atomics, and every output is stored once.
-//! Along the last axis the sums are stored by phases of the stride, so that each addition is of two
-//! runs of neighbours.
+//! The output is cut into chunks, along the outermost axis whose positions are small enough. A task
+//! multiplies the input positions that reach its chunk, a tile at a time, and adds the products to the
+//! sums of the chunk. As each chunk has one task, there are no atomics, and each output is stored once.
+//! Along the last axis, sums are kept by phases of the stride, so that runs of neighbours are added.
 //!
 //! Accepts every ConvTranspose of at most [`MOST_TAPS`]. Scratch of a task: a tile of the input and one
 //! of the product, each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the chunk, of
@@ -37,30 +36,29 @@ use crate::machine::{Item, Machine};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Rows of a GEMM, about: tiles of 64 positions are then small beside the sums.
+/// Rows of a GEMM, about. Tiles of 64 positions are then small beside the sums.
 const ROWS_OF_GEMM: usize = 256;
-/// The most steps of a block of K. Tiles of 64 positions then take 256 KiB, in f64 twice that.
-/// Packed weights depend on it, so that it must not depend on the machine.
+/// Steps of a block of K, at most. Tiles of 64 positions then take 256 KiB, in f64 twice that. It must
+/// not depend on the machine, because packed weights depend on it.
 const MOST_BLOCK_STEPS: usize = 1024;
-/// The fewest positions of a tile. Fewer make poor columns of a GEMM.
+/// Positions of a tile, at least: fewer are too few columns for a GEMM.
 const LEAST_POSITIONS: usize = 64;
 /// Taps, at most: the product of a tile has a row for each tap of an output channel.
 const MOST_TAPS: usize = 1 << 14;
-/// The most positions of a tile. More gain nothing.
+/// Positions of a tile, at most: more gain nothing.
 const MOST_POSITIONS: usize = 4096;
 
-/// Bytes of the sums of a position of an axis from which on chunks are cut along the next axis. It bounds
-/// the scratch of a task. It is far above [`chunk_bytes`], because chunks of a single position multiply
-/// most inputs several times.
+/// If a position of an axis has sums of more bytes, chunks are cut along the next axis, to bound the
+/// scratch. This is far above [`chunk_bytes`], because chunks of a single position multiply most inputs
+/// several times.
 const MOST_CHUNK_BYTES: usize = 4 << 20;
 
-/// Bytes of a tile of the input, and of the product, about: both stay in the L2 cache beside the
-/// sums.
+/// Bytes of a tile of the input, and of the product, about. Both stay in the L2 cache beside the sums.
 fn tile_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// Bytes of the sums of a chunk, about: they stay in the L2 cache.
+/// Bytes of the sums of a chunk, about. They stay in the L2 cache.
 fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
@@ -80,7 +78,6 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most_bytes: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
-    // They depend on the operator alone, so that packed weights fit every input size.
     let k = Blocks::new(geometry.in_channels_per_group(), MOST_BLOCK_STEPS);
     let taps = geometry.kernel_volume();
     let channels = Blocks::new(geometry.out_channels_per_group(), (ROWS_OF_GEMM / taps).max(1));
@@ -139,9 +136,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     Ok(Offer { recipe, build })
 }
 
-/// How the output is cut into chunks of as many positions as [`chunk_bytes`] hold. A chunk has fewer if
-/// threads would be left without work, but not so few that most input positions reach several
-/// chunks. Its sums take at most `most_bytes`, unless a single position takes more.
+/// Cuts the output into chunks of as many positions as [`chunk_bytes`] hold. They are smaller if threads
+/// would have no work, unless most input positions would then reach several chunks. Their sums take at
+/// most `most_bytes`, unless a single position takes more.
 fn cut<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usize) -> ChunkCut {
     let (geometry, axes) = (request.geometry, &request.geometry.axes);
     let outputs = |axes: &[Axis]| axes.iter().map(|axis| axis.output).product::<usize>();
@@ -158,12 +155,12 @@ fn cut<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usiz
     let overlap = (cut.kernel - 1).saturating_mul(cut.dilation);
     let least = overlap.saturating_mul(ROWS_FOR_SHARED_ROW).saturating_add(cut.stride);
     let extent = fitting.min(shared.max(least)).clamp(1, cut.output);
-    // Chunks have nearly equal extents, which are whole strides.
+    // Nearly equal extents, which are whole strides.
     let even = cut.output.div_ceil(cut.output.div_ceil(extent));
     ChunkCut { axis, extent: even.next_multiple_of(cut.stride.min(even)) }
 }
 
-/// Where the sums of one channel over a chunk of the output are in scratch.
+/// A chunk of the output, and the places of its sums in scratch.
 struct SumChunk<'a> {
     axes: &'a [Axis],
     chunk: OutputChunk,
@@ -178,34 +175,29 @@ impl<'a> SumChunk<'a> {
         &self.axes[self.axes.len() - 1]
     }
 
-    /// The chunk's positions along an axis.
     fn range(&self, axis: usize) -> Range<usize> {
         self.chunk.range(self.axes, axis)
     }
 
-    /// The chunk's positions in a channel of Y.
     fn outputs(&self) -> Range<usize> {
         self.chunk.first..self.chunk.first + self.chunk.len(self.axes)
     }
 
-    /// Outputs of the last axis.
     fn width(&self) -> usize {
         self.range(self.axes.len() - 1).len()
     }
 
-    /// The number of phases of the last axis, and elements of each. Position r of a row is
-    /// element `r / stride` of phase `r % stride`.
+    /// The number of phases of the last axis, and the elements of each. Position r of a row is element
+    /// `r / stride` of phase `r % stride`.
     fn phases(&self) -> (usize, usize) {
         (self.last().stride.min(self.width()), self.width().div_ceil(self.last().stride))
     }
 
-    /// Elements of a row of sums.
     fn row_len(&self) -> usize {
         let (phases, span) = self.phases();
         phases * span
     }
 
-    /// Elements of the sums of a channel.
     fn len(&self) -> usize {
         (0..self.axes.len() - 1).map(|i| self.range(i).len()).product::<usize>() * self.row_len()
     }
@@ -216,17 +208,16 @@ impl<'a> SumChunk<'a> {
         let reach = (axis.kernel - 1) * axis.dilation;
         let first = (range.start + axis.pad_begin).saturating_sub(reach).div_ceil(axis.stride);
         let end = ((range.end - 1 + axis.pad_begin) / axis.stride + 1).min(axis.input);
-        // The first position that could reach it may be far beyond X.
+        // The first such position may be far beyond X.
         if first < end { first..end } else { 0..0 }
     }
 
-    /// The number of runs of input positions that reach the chunk: one for each position on the axes
-    /// before the chunk's.
+    /// The number of runs of inputs that reach the chunk: one for each position on the axes before the
+    /// one that is cut.
     fn runs(&self) -> usize {
         (0..self.chunk.axis).map(|i| self.reaching(i).len()).product()
     }
 
-    /// Run number `index` of the input positions that reach the chunk.
     fn inputs(&self, mut index: usize) -> Range<usize> {
         let (mut outer, mut step) = (0, 1);
         for i in (0..self.chunk.axis).rev() {
@@ -240,15 +231,15 @@ impl<'a> SumChunk<'a> {
         (first + reaching.start) * behind..(first + reaching.end) * behind
     }
 
-    /// The row of sums that a row of inputs reaches through a tap. Inputs and tap are indices
-    /// over the axes before the last. None if that row is outside the chunk.
+    /// The row of sums that a row of inputs reaches through a tap, both numbered over the axes before
+    /// the last. None if it is outside the chunk.
     fn row(&self, inputs: usize, tap: usize) -> Option<usize> {
         let outer = &self.axes[..self.axes.len() - 1];
         view::row_met(outer, (inputs, tap), |i| self.axes[i].input, |i| self.range(i))
     }
 
-    /// The inputs, among positions `x` of a row, whose products with a tap of the last axis fall
-    /// into the row of sums; and the element of that row that the first product is added to.
+    /// The inputs, among positions `x` of a row, whose products with a tap of the last axis are in the
+    /// row of sums, and where in that row the first product is added.
     fn run(&self, x: Range<usize>, tap: usize) -> (Range<usize>, usize) {
         let (axis, range) = (self.last(), self.range(self.axes.len() - 1));
         let run = view::meeting(axis, tap, x, &range);
@@ -265,19 +256,17 @@ struct Col2im<T: Element> {
     isa: Isa,
     finish: Finish<T::Acc>,
     gemm: BlockedGemm<T::Acc>,
-    /// Output channels of a group.
     channels: Blocks,
-    /// Input positions of a tile.
     positions: usize,
     cut: ChunkCut,
     split: GemmSplit,
-    /// A tile of the input, one of the product, the scratch of the backend, and the sums of a block of
+    /// A tile of the input, one of the product, the backend's scratch, and the sums of a block of
     /// channels.
     pieces: [Piece<T::Acc>; 4],
 }
 
 impl<T: Element> Col2im<T> {
-    /// What a task computes: the output channels of its block, counted within the group, and its chunk.
+    /// What a task computes; output channels count within the group.
     fn part(&self, task: usize) -> (Part, Range<usize>, SumChunk<'_>) {
         let part = self.split.part(task);
         let channels = self.channels.range(part.panels.start);
@@ -285,7 +274,6 @@ impl<T: Element> Col2im<T> {
         (part, channels, chunk)
     }
 
-    /// Adds the products of a tile of input positions to the sums.
     fn add(&self, chunk: &SumChunk<'_>, positions: Range<usize>, product: &[T::Acc], sums: &mut [T::Acc]) {
         let (last, ld, taps) = (chunk.last(), self.gemm.ld, self.geometry.kernel_volume());
         let (row_len, len) = (chunk.row_len(), chunk.len());
@@ -327,7 +315,6 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         self.gemm.pack(self.geometry.group, packed, |group, row, k| w[(group * channels + k) * rows + row].to_acc());
     }
 
-    /// Computes one chunk of one block of output channels of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let (Part { image, group, panels, .. }, channels, chunk) = self.part(task);
@@ -338,8 +325,8 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let spatial = geometry.input_spatial();
         let x = &io.x[geometry.input_offset(image, group * geometry.in_channels_per_group(), 0)..];
         for inputs in (0..if spatial == 0 { 0 } else { chunk.runs() }).map(|run| chunk.inputs(run)) {
-            // Tiles begin at multiples of their length, wherever the chunk begins. So every sum adds its
-            // products in the same order, however the output is cut.
+            // Tiles begin at multiples of their length, wherever the chunk begins, so that the order of
+            // each sum does not depend on how the output is cut.
             let mut first = inputs.start;
             while first < inputs.end {
                 let n = (self.positions - first % self.positions).min(inputs.end - first);

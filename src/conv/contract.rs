@@ -1,8 +1,8 @@
-//! What the planner and a lowering promise each other.
+//! What the planner and the lowerings promise each other.
 //!
-//! The planner makes a [`Request`]. A lowering answers with an [`Offer`]: a [`Recipe`], which is
-//! plain data and says all that was decided, and a closure that builds the [`Lowering`] with its
-//! tables. The planner picks by recipes alone and builds the pick.
+//! A lowering answers a [`Request`] with an [`Offer`]: a [`Recipe`], which is plain data and says all
+//! that was decided, and a closure that builds the [`Lowering`] with its tables. The planner compares
+//! recipes, and builds only the one that it picks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -18,7 +18,6 @@ use crate::exec::{Ledger, Line};
 use crate::machine::{Machine, Work};
 use crate::{Axis, Element, Geometry};
 
-/// What a lowering is asked for.
 pub(crate) struct Request<'a, T: Element> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) machine: &'a Machine,
@@ -28,24 +27,21 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) accuracy: Accuracy,
     /// Bytes of scratch that a task may need, at most.
     pub(crate) task_bytes: usize,
-    /// The layout of weights that are already packed for this algorithm: to be accepted as it is,
-    /// or rejected. It may be from a forged file. So a lowering looks only for the one among its own
-    /// choices that packs so, and believes no number in it. The registry refuses an offer of another
-    /// layout.
+    /// The layout of weights that are packed already. It may be from a forged file, so no number in it
+    /// is trusted: a lowering looks among its own choices for the one that packs so. The registry
+    /// refuses an offer of another layout.
     pub(crate) layout: Option<&'a WeightLayout>,
 }
 
 impl<T: Element> Request<'_, T> {
-    /// The instruction set of the kernels.
     pub(crate) fn isa(&self) -> Isa {
         self.machine.isa()
     }
 }
 
-/// A lowering's answer.
 pub(crate) type Answer<'a, T> = Result<Offer<'a, T>, String>;
 
-/// The axes of rows and of elements of a row, for algorithms on one or two axes. An axis alone is
+/// The axes of rows and of the elements of a row, for algorithms on one or two axes. A single axis is
 /// that of elements.
 ///
 /// # Errors
@@ -63,20 +59,18 @@ pub(crate) fn last_axes(geometry: &Geometry) -> Result<(Axis, Axis), String> {
 pub(crate) struct Recipe {
     /// The name of the micro-kernel that does most of the work.
     pub(crate) kernel: &'static str,
-    /// Tiles, blocking and whatever else explains the choice, in a line.
+    /// Tiles, blocking and other reasons for the choice, in one line.
     pub(crate) details: String,
     /// What the packed weights depend on, and how many values they have.
     pub(crate) layout: WeightLayout,
     pub(crate) packed_len: usize,
     /// Independent tasks that Y is split into.
     pub(crate) tasks: usize,
-    /// The scratch of a task.
     pub(crate) scratch: Ledger,
     /// What all tasks take on one core. It only orders the offers for a layer.
     pub(crate) work: Work,
 }
 
-/// A lowering that accepts.
 pub(crate) struct Offer<'a, T: Element> {
     pub(crate) recipe: Recipe,
     /// Makes the lowering, with its tables.
@@ -85,21 +79,20 @@ pub(crate) struct Offer<'a, T: Element> {
 
 pub(crate) type Build<'a, T> = Box<dyn FnOnce() -> Box<dyn Lowering<T>> + 'a>;
 
-/// The data of one task: what all tasks of a run read, and the task's part of Y.
+/// What a task reads, as all tasks of a run do, and its part of Y.
 pub(crate) struct Io<'a, T: Element> {
     pub(crate) x: &'a [T],
-    /// Finite, unless the definition's loops run: so a product with padding is zero, and may be left
+    /// Finite, unless the definition's loops run. So a product with padding is zero, and may be left
     /// out.
     pub(crate) weights: &'a [T::Acc],
     /// One value for each output channel.
     pub(crate) bias: &'a [T::Acc],
     pub(crate) residual: Addend<'a, T>,
-    /// The part of Y that the task writes.
     pub(crate) y: Region<'a, T>,
 }
 
 impl<T: Element> Io<'_, T> {
-    /// What is added to element `at` of Y, which the task has not written yet.
+    /// What is added to element `at` of Y, if the task has not written it yet.
     pub(crate) fn residual_at(&self, at: usize) -> T::Acc {
         match self.residual {
             Addend::None => T::Acc::ZERO,
@@ -123,14 +116,13 @@ pub(crate) enum Addend<'a, T> {
     Output,
 }
 
-/// A configured lowering: immutable, shared by threads.
+/// A configured lowering. It is immutable, and threads share it.
 pub(crate) trait Lowering<T: Element>: Split {
     /// Packs W into the recipe's `packed_len` values.
     fn pack(&self, w: &[T], packed: &mut [T::Acc]);
 
-    /// Executes one task. It must write every element of its region with computed values, and no
-    /// other element: memory safety rests on it. It takes the residual of an element before it
-    /// writes the element, because Y may hold the residual. `scratch` has the lines of the recipe's
-    /// ledger.
+    /// Executes one task. Memory safety rests on this: it must write every element of its region, with
+    /// computed values, and no other element. It must read an element's residual before it writes the
+    /// element, because Y may hold the residual. `scratch` has the lines of the recipe's ledger.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]);
 }

@@ -1,13 +1,12 @@
-//! Depthwise ConvTranspose of stride 2 with a short kernel, straight from X: learned and bilinear
-//! upsampling.
+//! Depthwise ConvTranspose of stride 2 with a short kernel, straight from X.
 //!
-//! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
-//! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
-//! [`DepthwiseTransposedKernel::LEAST_WIDTH`] are left to [`exact`].
+//! There is no GEMM: an output is a sum of few products (4 for a 4x4 kernel). Kernels read X itself, and
+//! write Y once, in whole vectors. Rows of X shorter than [`DepthwiseTransposedKernel::LEAST_WIDTH`] are
+//! left to [`exact`].
 //!
-//! A unit of work is a chunk of output rows of one channel of one image; with one thread, a chunk has
-//! all rows. A task's scratch holds the rows of X that a chunk sees, where X is of a 16-bit type,
-//! and the chunk's sums, where kernels cannot store into Y.
+//! A unit of work is a chunk of output rows of one channel of one image; with one thread, all its rows.
+//! Scratch of a task: the rows of X of a chunk, if X is of a 16-bit type, and the chunk's sums, if
+//! kernels cannot store into Y.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -30,31 +29,29 @@ use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Taps along each axis for which there are kernels.
 const TAPS: RangeInclusive<usize> = 2..=5;
 
-/// The stride of those kernels.
 const STRIDE: usize = 2;
 
-/// An axis has fewer positions than this, with its padding. Kernels find places by the product of
-/// two such numbers, which must not overflow.
+/// An axis has fewer positions than this, padding included. Kernels multiply two such numbers, which
+/// must not overflow.
 const MOST_PLACES: usize = DepthwiseTransposedKernel::<f32>::MOST_PLACES;
 
-/// Bytes of the sums of a chunk where kernels cannot store into Y: they stay in the L1 cache,
-/// beside X's rows.
+/// Bytes of the sums of a chunk, if kernels cannot store into Y. They stay in the L1 cache, beside X's
+/// rows.
 fn chunk_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
-/// Bytes of a task's scratch, at most, so that long rows do not take memory without limit.
+/// Bytes of a task's scratch, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Output rows of a chunk, at least, where a channel is cut into chunks: the first rows of a chunk
-/// read rows of X that the chunk before has read as well.
+/// Output rows of a chunk, at least, if a channel is cut: neighbouring chunks read some of the same rows
+/// of X.
 const LEAST_CHUNK_ROWS: usize = 8;
 
-/// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
-/// with 2 to 5 taps: as many along both axes, or along W alone.
+/// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and with 2
+/// to 5 taps: equally many on both axes, or only on W.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
     if (inputs, outputs) != (1, 1) {
@@ -86,7 +83,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let geometry = request.geometry;
     let (h, w) = last_axes(geometry)?;
     if w.input < DepthwiseTransposedKernel::<T::Acc>::LEAST_WIDTH {
-        // Such rows are not worth kernels, but packed weights have to serve every size.
+        // Such rows gain nothing from kernels, but packed weights have to serve every size.
         return Ok(exact::offer(request));
     }
     let serves = |k: &&DepthwiseTransposedKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
@@ -126,10 +123,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// How Y is cut: each channel of each image into chunks of rows, and the chunks into tasks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct DepthwiseTransposedChunks {
-    /// Channels of all images.
     channels: usize,
     /// Output rows of a chunk, and chunks of a channel.
     rows: usize,
@@ -138,8 +133,8 @@ struct DepthwiseTransposedChunks {
 }
 
 impl DepthwiseTransposedChunks {
-    /// A channel is cut where there are too few channels for the threads, and where sums that
-    /// kernels cannot store into Y should stay in a cache; the sums take at most `most_bytes`.
+    /// Cuts a channel if there are too few channels for the threads, or if its sums, which kernels
+    /// cannot store into Y, would leave the cache. The sums take at most `most_bytes`.
     fn new<T: Element>(request: &Request<'_, T>, (h, w): (&Axis, &Axis), is_direct: bool, most_bytes: usize) -> Self {
         let channels = request.geometry.batch * request.geometry.group;
         let tasks = TASKS_PER_THREAD * request.threads;
@@ -157,9 +152,8 @@ impl DepthwiseTransposedChunks {
         self.channels * self.count
     }
 
-    /// What all tasks take.
     fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize) -> Work {
-        // A step makes the phases of rows, of a pair of vectors each.
+        // A step makes a pair of vectors of a row, with all their phases.
         let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
         let step = machine.work(Item::ArithmeticCycles, (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
             + machine.work(Item::StoredVectors, 2.0 * h.stride as f64);
@@ -176,7 +170,7 @@ struct DepthwiseTransposed<T: Element> {
     h: Axis,
     w: Axis,
     chunks: DepthwiseTransposedChunks,
-    /// The rows of X that a chunk sees, and its sums.
+    /// The rows of X that a chunk reads, and its sums.
     seen: Piece<T::Acc>,
     sums: Piece<T::Acc>,
 }
@@ -189,8 +183,8 @@ impl<T: Element> DepthwiseTransposed<T> {
         (channel, chunk * rows..((chunk + 1) * rows).min(self.h.output))
     }
 
-    /// What a task computes: output rows of some channels of one image at a time. These are as many
-    /// whole channels as there are, or a chunk of one channel. Of a 16-bit type they are those of one.
+    /// What a task computes: rows of some channels of one image at a time. These are all whole channels
+    /// of the task, or a chunk of one channel. For 16-bit types it is one channel.
     fn parts(&self, task: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
         let mut units = share(self.chunks.units(), self.chunks.tasks, task);
         core::iter::from_fn(move || {
@@ -204,8 +198,8 @@ impl<T: Element> DepthwiseTransposed<T> {
         })
     }
 
-    /// Computes output rows `rows` of the channels `planes` of one image; channels are counted over
-    /// the images.
+    /// Computes output rows `rows` of the channels `planes` of one image; channels count over the
+    /// images.
     fn planes(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>, [seen, sums]: [&mut [T::Acc]; 2]) {
         let Self { h, w, .. } = self;
         let (spatial, out_spatial, taps) =
@@ -232,8 +226,8 @@ impl<T: Element> DepthwiseTransposed<T> {
         if stored.is_some() {
             return;
         }
-        // X is of a 16-bit type, and there is one plane. The rows that the chunk sees are converted: the
-        // kernel gets no others.
+        // X is of a 16-bit type, and there is one plane. Only the rows that the chunk reads are
+        // converted, and passed to the kernel.
         let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(top, h.input);
         output.row -= top * h.stride;
@@ -257,12 +251,12 @@ impl<T: Element> DepthwiseTransposed<T> {
     }
 }
 
-/// Positions of X that an output sees before the last one that it sees, at most.
+/// Positions of X that an output reads before its last one, at most.
 fn rows_before(axis: &Axis) -> usize {
     axis.kernel.div_ceil(axis.stride) - 1
 }
 
-/// Positions of X that `outputs` neighbours see, at most.
+/// Positions of X that `outputs` neighbours read, at most.
 fn rows_seen(axis: &Axis, outputs: usize) -> usize {
     (outputs / axis.stride + 2 + rows_before(axis)).min(axis.input)
 }
@@ -290,7 +284,6 @@ impl<T: Element> Lowering<T> for DepthwiseTransposed<T> {
         }
     }
 
-    /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
         let (seen, sums) = (arena.get(self.seen), arena.get(self.sums));

@@ -1,10 +1,10 @@
-//! The loops of the definition: any operator, any geometry, no workspace.
+//! The loops of the definition, for any operator and geometry, without workspace.
 //!
-//! No GEMM. Accepts everything; bytes: none. Sums in f64, so that it is also the most accurate.
+//! Accepts everything. Sums are in f64, so that it is also the most accurate.
 //!
-//! It visits the products that exist, and no others: an output of a ConvTranspose with long strides
-//! has few of the kernel's taps. It alone runs where a weight is not finite. A filter of Conv with
-//! such a weight visits padding, too, because the product with it is NaN.
+//! It visits only products that exist: an output of a ConvTranspose with long strides has few taps. It
+//! runs in place of every algorithm if a weight is not finite. Such a filter of Conv also visits
+//! padding, because the product with it is NaN.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -48,7 +48,6 @@ struct Exact {
     activation: ActivationKernel<f64>,
 }
 
-/// An axis, with what it takes to list the taps of an output.
 #[derive(Debug, Clone, Copy)]
 struct TapAxis {
     op: Op,
@@ -75,7 +74,7 @@ impl TapAxis {
         Self { op, axis, common: common as usize, period: period as usize, inverse: factor.rem_euclid(period) as usize }
     }
 
-    /// The taps through which an output reads X, as the first one, their distance and the end.
+    /// The taps through which an output reads X: the first one, their distance, and the end.
     fn taps(&self, output: usize) -> (usize, usize, usize) {
         let axis = &self.axis;
         if self.op == Op::Conv {
@@ -95,7 +94,6 @@ impl TapAxis {
         (least.saturating_add(behind), self.period, end)
     }
 
-    /// The position in X that one of these taps reads.
     fn source(&self, output: usize, tap: usize) -> usize {
         let axis = &self.axis;
         match self.op {
@@ -105,9 +103,8 @@ impl TapAxis {
     }
 }
 
-/// Calls `visit` with each tap through which the output at `position` reads X, and with where it
-/// reads. Taps and positions are numbers over all axes; `tap` and `source` are those of the axes
-/// before.
+/// Calls `visit` with each tap through which the output at `position` reads X, and the place that it
+/// reads. Both are numbers over all axes; `tap` and `source` are those over the axes before.
 fn for_each_tap(
     axes: &[TapAxis],
     position: usize,
@@ -126,8 +123,8 @@ fn for_each_tap(
 }
 
 impl Exact {
-    /// Whether a product with padding counts in an output channel: Conv's padding is multiplied, and
-    /// only finite weights make zero of it.
+    /// Whether products with padding count in an output channel: Conv's padding is multiplied, and only
+    /// finite weights make zeros of it.
     fn counts_padding<A: Compute>(&self, channel: usize, weights: &[A]) -> bool {
         let len = self.geometry.in_channels_per_group() * self.geometry.kernel_volume();
         self.geometry.op == Op::Conv && !all_finite(&weights[channel * len..][..len])
@@ -145,17 +142,16 @@ impl Exact {
         let (n, m) = (plane / geometry.out_channels, plane % geometry.out_channels);
         let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
         let first = geometry.input_offset(n, m / m_group * c_group, 0);
-        // Channels are `step` filters apart, from filter `filter` on.
         let (filter, step) = match geometry.op {
             Op::Conv => (m * c_group, 1),
             Op::ConvTranspose => (m / m_group * c_group * m_group + m % m_group, m_group),
         };
-        // The taps of an outer axis would all be tried, though an inner axis has none.
+        // Without this, all taps of an outer axis would be tried for nothing.
         let mut rest = position;
         for axis in self.axes.iter().rev() {
             let (next, _, end) = axis.taps(rest % axis.axis.output);
             if next >= end {
-                // As a sum of no products: a bias of -0.0 becomes 0.0.
+                // A sum without products: a bias of -0.0 becomes 0.0.
                 return 0.0 + bias;
             }
             rest /= axis.axis.output;
@@ -189,7 +185,6 @@ impl<T: Element> Lowering<T> for Exact {
         }
     }
 
-    /// One output channel of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, _: &mut [Line]) {
         let spatial = self.geometry.output_spatial();
         let channel = task % self.geometry.out_channels;
@@ -206,7 +201,7 @@ impl<T: Element> Lowering<T> for Exact {
 mod tests {
     use super::*;
 
-    /// All taps that an output has by the definition, tried one by one.
+    /// All taps of an output by the definition, tried one by one.
     fn tried(axis: &TapAxis, output: usize) -> Vec<(usize, usize)> {
         let source = |tap: usize| match axis.op {
             Op::Conv => axis.axis.input_position(output, tap),

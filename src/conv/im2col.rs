@@ -1,10 +1,9 @@
-//! Conv with the im2col matrix made, a tile of columns at a time, and multiplied by a BLAS: the
-//! textbook lowering.
+//! Conv with an im2col matrix, made a tile of columns at a time, and a BLAS: the textbook lowering.
 //!
-//! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions,
-//! for each image and group; M and K in blocks of at most [`MOST_ROWS_AND_STEPS`]. Accepts every
-//! Conv. Scratch for a task: a tile of the im2col matrix and one of the product, each of at most
-//! [`tile_bytes`] or [`LEAST_COLUMNS`] columns.
+//! M = M/group, K = C/group * kernel volume (channels, then taps, the order of W), N = output positions,
+//! for each image and group; M and K in blocks of at most [`MOST_ROWS_AND_STEPS`]. Accepts every Conv.
+//! Scratch of a task: a tile of the matrix and one of the product, each of at most [`tile_bytes`] or
+//! [`LEAST_COLUMNS`] columns.
 
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -27,22 +26,20 @@ use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
 use crate::units::Count;
 
-/// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
-/// cache.
+/// Bytes of a tile of the matrix, and of the product, about. Both stay in the L2 cache.
 fn tile_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
-/// The fewest columns of a tile. With fewer, a product would be too narrow for the kernels of a
-/// BLAS to share their loads.
+/// Columns of a tile, at least. With fewer, the kernels of a BLAS could not share their loads.
 const LEAST_COLUMNS: usize = 64;
-/// The fewest columns of a tile under a limit of the workspace that excludes wider ones: a slow
-/// product is better than none.
+/// Columns of a tile, at least, if the limit of the workspace excludes more: a slow product is better
+/// than none.
 const LEAST_LIMITED_COLUMNS: usize = 16;
-/// The most columns of a tile. They bound the tiles of layers with few rows and steps of K.
+/// Columns of a tile, at most. They bound the tiles of layers with few rows and steps of K.
 const MOST_COLUMNS: usize = 4096;
-/// The most rows of a product and steps of K, so that tiles of [`LEAST_COLUMNS`] take half a MiB
-/// (in f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so
-/// it depends on no machine. Each row block makes the im2col matrix again, which then costs little
+/// Rows of a product and steps of K, at most: a layer may have millions of channels, and tiles of
+/// [`LEAST_COLUMNS`] then take half a MiB (in f64 twice that). It must not depend on the machine,
+/// because packed weights depend on it. Each block of rows makes the matrix again, which costs little
 /// beside the product.
 const MOST_ROWS_AND_STEPS: usize = 2048;
 
@@ -127,7 +124,6 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         self.gemm.pack(self.geometry.group, packed, |group, row, k| w[(group * rows + row) * k_total + k].to_acc());
     }
 
-    /// One tile of columns of one block of rows of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Part { image, group, columns, panels } = self.split.part(task);
@@ -151,8 +147,8 @@ impl<T: Element> Lowering<T> for Im2col<T> {
 }
 
 impl<T: Element> Im2col<T> {
-    /// Makes rows `k` of the im2col matrix for the output positions `positions`: in each row one
-    /// run of outputs of the last axis at a time.
+    /// Makes rows `k` of the im2col matrix for some output positions, a run of outputs of the last axis
+    /// at a time.
     fn make_columns(&self, x: &[T], k: &Range<usize>, positions: &Range<usize>, matrix: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
@@ -169,7 +165,6 @@ impl<T: Element> Im2col<T> {
                 done += run;
                 let rows = (position / last.output, tap / last.kernel);
                 let source = view::row_met(outer, rows, |i| outer[i].output, |i| 0..outer[i].input);
-                // A row that is padding has no outputs that see X.
                 let width = if source.is_some() { last.input } else { 0 };
                 let seen = view::meeting(last, tap % last.kernel, o..o + run, &(0..width));
                 out[..seen.start - o].fill(T::Acc::ZERO);

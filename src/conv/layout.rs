@@ -10,8 +10,8 @@ use convoke_kernels::winograd::Tile;
 use crate::choice::{Algorithm, Blas};
 use crate::units::Count;
 
-/// What packed weights depend on, besides operator, shape of W, attributes, element type and ISA: two
-/// plans share packed weights if their layouts are equal, whatever their algorithms are.
+/// What packed weights depend on, besides operator, shape of W, attributes, element type and ISA. Plans
+/// share packed weights if their layouts are equal, whatever their algorithms are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum WeightLayout {
@@ -20,16 +20,15 @@ pub(crate) enum WeightLayout {
     /// Panels of at most `mr` output channels, `[K][channels of the panel]`, with K in blocks of `block`
     /// input channels: taps, then channels of the block.
     Panels { mr: usize, block: usize },
-    /// Panels of `nr` output channels, filled up, with K in blocks of `block` input channels.
+    /// Panels of `nr` output channels, the last one padded, with K in blocks of `block` input channels.
     ChannelPanels { nr: usize, block: usize },
-    /// The panels of a BLAS's backend: what it packs by, for a full block of rows and for the last
-    /// one.
+    /// The panels of a BLAS's backend, of a full block of rows and of the last one.
     Blas { blas: Blas, panels: [usize; 2] },
     /// The same for blocks of `channels` output channels, each with all taps.
     BlasColumns { blas: Blas, channels: usize, panels: [usize; 2] },
-    /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels.
-    /// The rows of a panel are in tiles of at most `mr` rows. The first `late` phases of the last
-    /// axis are counted from a position later than the others.
+    /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels, whose
+    /// rows are in tiles of at most `mr` rows. The first `late` phases of the last axis count positions
+    /// from the next one.
     PhasePanels { late: usize, channels: usize, mr: usize },
     /// Filters transformed for Winograd's tiles.
     Winograd {
@@ -42,8 +41,8 @@ pub(crate) enum WeightLayout {
     Depthwise { along: Along },
     /// Panels of so many output channels of a group.
     Grouped { heights: Vec<usize> },
-    /// The values of W in their own order, because one or its packed form is not finite. Every plan of
-    /// the layer runs the definition's loops on them.
+    /// W in its own order, because a value or its packed form is not finite. Every plan of the layer
+    /// runs the definition's loops on it.
     Exact,
 }
 
@@ -55,7 +54,7 @@ pub(crate) enum Along {
     Channels,
 }
 
-/// The fields of [`Tile`], which are what is saved.
+/// The fields of [`Tile`], as they are saved.
 #[cfg(feature = "save")]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(remote = "Tile")]
@@ -65,8 +64,7 @@ struct SavedTile {
 }
 
 impl WeightLayout {
-    /// The algorithm that packs so, without its backend. That of W itself is the one that accepts every
-    /// layer.
+    /// The algorithm that packs so, without its backend. For W itself, the one that accepts every layer.
     pub(crate) fn algorithm(&self) -> &'static str {
         match self {
             Self::AsGiven | Self::Exact => Algorithm::NAIVE.0,

@@ -1,4 +1,4 @@
-//! The planner's list of lowerings, and what all of them need of a layer.
+//! The planner's list of lowerings, and the checks that all of them need.
 
 use alloc::string::String;
 use alloc::vec;
@@ -15,14 +15,14 @@ use crate::error::{Error, bail};
 use crate::exec::Line;
 use crate::{DType, Element, Geometry, Op, bf16, f16};
 
-/// The most rows, steps of k or channels of a GEMM. The product of two of these sizes fits the
-/// address space, and so does that of one and a chunk's columns: lowerings need not check each.
+/// Rows, steps of k or channels of a GEMM, at most. The product of two of them, or of one and a chunk's
+/// columns, fits the address space, so that lowerings need not check each.
 const MOST_SIZE: usize = 1 << (usize::BITS / 2 - 1);
 
-/// The most taps of a kernel: tables have entries for each.
+/// Taps of a kernel, at most: tables have an entry for each.
 const MOST_TAPS: usize = 1 << 24;
 
-/// Checks that the sizes are within the reach of all lowerings but the naive one.
+/// Checks that the sizes are in the range of all lowerings but `naive`.
 ///
 /// # Errors
 /// The reason why not.
@@ -43,12 +43,11 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
-/// The offer of a lowering that fits the limit of the workspace: with chunks and tiles as large as
-/// the caches suggest where they fit, and with smaller ones otherwise. `offer` is given the bytes
-/// that they should not exceed, besides the caches' bound.
+/// An offer that fits the limit of the workspace. Chunks and tiles are as large as the caches suggest,
+/// or smaller if these do not fit. `offer` gets the bytes that they should not exceed.
 fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: OfferOf<T>) -> Answer<'a, T> {
     let mut best = offer(request, usize::MAX)?;
-    // Not all that a task needs is counted in these bytes: hence several attempts.
+    // A task needs more than these bytes count, hence several attempts.
     for part in [1, 2, 4, 8] {
         if best.recipe.scratch.lines().saturating_mul(size_of::<Line>()) <= request.task_bytes {
             break;
@@ -67,18 +66,16 @@ pub(crate) struct Candidate<T: Element> {
     pub(crate) algorithm: Algorithm,
     /// The operator that it is for; none if it is for both.
     only_for: Option<Op>,
-    /// Whether the algorithm can compute a layer at all: rules of shapes and attributes.
     accepts: Rules,
     offer: OfferOf<T>,
 }
 
-/// Rules of shapes and attributes.
 type Rules = fn(&Geometry) -> Result<(), String>;
 
 /// The rules of algorithms that compute every layer of their operator.
 const ANY: Rules = |_| Ok(());
 
-/// What a lowering offers for a request, with chunks and tiles of so many bytes, at most.
+/// A lowering's offer for a request, with chunks and tiles of at most so many bytes.
 type OfferOf<T> = for<'a> fn(&'a Request<'a, T>, usize) -> Answer<'a, T>;
 
 impl<T: Element> Candidate<T> {
@@ -86,13 +83,12 @@ impl<T: Element> Candidate<T> {
         Self { algorithm: Algorithm(name), only_for: only_for.into(), accepts, offer }
     }
 
-    /// Whether it is for an operator.
     pub(crate) fn is_for(&self, op: Op) -> bool {
         self.only_for.is_none_or(|only| only == op)
     }
 
-    /// The offer, or the reason why there is none. An offer for weights that are packed already has
-    /// their layout.
+    /// The offer, or the reason why there is none. If weights are packed already, the offer has their
+    /// layout.
     pub(crate) fn ask<'a>(&self, request: &'a Request<'a, T>) -> Answer<'a, T> {
         if self.algorithm != Algorithm::NAIVE {
             check_sizes(request.geometry)?;
@@ -105,8 +101,8 @@ impl<T: Element> Candidate<T> {
         }
     }
 
-    /// Checks whether it can compute a layer at all: for the operator, and unless it is naive, for
-    /// what there is to compute; then by rules of its own.
+    /// Checks whether it can compute a layer: the operator, whether there is anything to compute (unless
+    /// it is `naive`), and its own rules.
     ///
     /// # Errors
     /// The reason why not.
@@ -123,18 +119,17 @@ impl<T: Element> Candidate<T> {
     }
 }
 
-/// The candidates of an element type.
 type List<T> = fn() -> Vec<Candidate<T>>;
 
-// The lists of all element types. Because they are named here, lowerings are compiled with this
-// crate, and not again with every program that makes plans. Each is a static of its own, so that a
-// program links those of its types alone.
+// The lists of all element types. As they are named here, lowerings are compiled with this crate, and
+// not again with each program that makes plans. Each is a static, so that a program links only those of
+// its types.
 static OF_F32: List<f32> = list;
 static OF_F64: List<f64> = list;
 static OF_F16: List<f16> = list;
 static OF_BF16: List<bf16> = list;
 
-/// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
+/// The planner's list. The cheapest offer is taken, and the first of equal ones.
 pub(crate) fn candidates<T: Element>() -> Vec<Candidate<T>> {
     let list: &dyn Any = match T::DTYPE {
         DType::F32 => &OF_F32,

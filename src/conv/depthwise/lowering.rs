@@ -1,4 +1,4 @@
-//! The configured lowering: which units there are, how weights are packed, and what a task does.
+//! The lowering itself: units, packing, and what a task does.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,16 +25,15 @@ pub(super) struct Depthwise<T: Element> {
     pub(super) finish: Finish<T::Acc>,
     pub(super) kernels: &'static DepthwiseKernels<T::Acc>,
     pub(super) plan: DepthwisePlan<T::Acc>,
-    /// The planes that kernels read, and where taps are in them; none where they read X.
+    /// The planes, and where taps are in them. None if kernels read X.
     pub(super) planes: Option<(PaddedPlanes, TapTable)>,
-    /// The rows that are copied into planes, for each chunk; none where there are too many to be listed.
+    /// For each chunk, the rows that are copied into planes. Empty if they are too many to list.
     rows: Vec<Vec<SourceRow>>,
     /// Along channels: where the elements of a channel of X go.
     slots: Slots,
     pub(super) pieces: DepthwisePieces<T::Acc>,
 }
 
-/// The scratch of a task, as it was booked.
 #[derive(Clone, Copy)]
 pub(super) struct DepthwisePieces<A> {
     pub(super) converted: Piece<A>,
@@ -42,7 +41,6 @@ pub(super) struct DepthwisePieces<A> {
     pub(super) sums: Piece<A>,
 }
 
-/// One unit of work.
 pub(super) struct DepthwiseUnit {
     pub(super) image: usize,
     pub(super) groups: Range<usize>,
@@ -52,7 +50,6 @@ pub(super) struct DepthwiseUnit {
 }
 
 impl<T: Element> Depthwise<T> {
-    /// Makes the tables.
     pub(super) fn new(
         request: &Request<'_, T>,
         finish: Finish<T::Acc>,
@@ -68,7 +65,7 @@ impl<T: Element> Depthwise<T> {
                 let slot = |place: usize| u32::try_from(place * unit).expect("the cut bounds the planes");
                 slots = padded.places_of_elements(padded.channel_len).into_iter().map(slot).collect();
             } else if padded.rows(&padded.chunk(0)).count().max(1).saturating_mul(plan.chunks) <= MOST_LISTED_ROWS {
-                // The padding of a single chunk stays zero from channel to channel.
+                // The padding of a single chunk stays zero for all channels.
                 let is_copied = |row: &SourceRow| row.src.is_some() || plan.chunks > 1;
                 rows = (0..plan.chunks).map(|i| padded.rows(&padded.chunk(i)).filter(is_copied).collect()).collect();
             }
@@ -95,19 +92,17 @@ impl<T: Element> Depthwise<T> {
         DepthwiseUnit { image, groups, chunk, positions }
     }
 
-    /// The units of a task.
     fn units(&self, task: usize) -> impl Iterator<Item = DepthwiseUnit> {
         share(self.plan.units, self.plan.tasks, task).map(|index| self.unit(index))
     }
 
-    /// The output channels of some groups.
     pub(super) fn outputs_of(&self, groups: &Range<usize>) -> Range<usize> {
         let outputs = self.geometry.out_channels_per_group();
         groups.start * outputs..groups.end * outputs
     }
 
     /// The distance of the inputs of neighbouring output channels, if those of groups are `group_len`
-    /// elements apart. Output channels of a group read the same input.
+    /// elements apart. Output channels of a group share their input.
     fn step(&self, group_len: usize) -> usize {
         if self.geometry.out_channels_per_group() == 1 { group_len } else { 0 }
     }
@@ -142,13 +137,12 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         }
     }
 
-    /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
         let DepthwisePieces { converted, planes, sums } = self.pieces;
         let (converted, copy, sums) = (arena.get(converted), arena.get(planes), arena.get(sums));
         let group_len = self.plan.taps.channels * self.geometry.input_spatial();
-        // Copies write only what lies between padding.
+        // Copies do not write padding.
         copy.fill(T::Acc::ZERO);
         for unit in self.units(task) {
             let first = (unit.image * self.geometry.group + unit.groups.start) * group_len;
@@ -189,8 +183,8 @@ impl<T: Element> Depthwise<T> {
         })
     }
 
-    /// Turns `count` groups of X into planes of vectors along groups. Planes of neighbouring channels
-    /// are `plane` vectors apart.
+    /// Transposes `count` groups of X into planes of vectors along groups. Planes of neighbouring
+    /// channels are `plane` vectors apart.
     fn transpose(&self, x: &[T::Acc], count: usize, plane: usize, planes: &mut [T::Acc]) {
         let (spatial, plane) = (self.geometry.input_spatial(), plane * self.kernels.lanes());
         let group_len = self.plan.taps.channels * spatial;

@@ -1,23 +1,22 @@
-//! Conv with few channels a group, directly: depthwise with any multiplier, and groups of some
+//! Conv with few channels a group, without GEMM: depthwise with any multiplier, and groups of some
 //! channels.
 //!
-//! There is no GEMM: with M/group rows and K = C/group * kernel volume steps, it would have too
-//! little to share. There may be any number of axes. The last two are H and W. Those before them
-//! are "outer": their taps, and the channels of a group, are further planes. One axis alone is W,
-//! or H where vectors run along channels.
+//! A GEMM with M/group rows and K = C/group * kernel volume steps would have too little to share. There
+//! may be any number of axes. The last two are H and W. For the "outer" axes before them, each tap and
+//! channel of a group is a further plane. A single axis is W, or H if vectors run along channels.
 //!
-//! A unit of work is a chunk of the output of a group, or of several groups where that is little.
-//! Kernels read X itself where they can. Otherwise the input of a unit is copied into padded planes
-//! ([`planes`](super::planes)), so that every tap is a shifted view of whole vectors. Tiles of rows
-//! are summed from there, in one of two orientations:
+//! A unit of work is a chunk of the output of a group, or of several groups if that is little. Kernels
+//! read X itself if they can. Otherwise a unit's input is copied into padded planes
+//! ([`planes`](super::planes)), so that each tap is a shifted view of whole vectors. Tiles of rows are
+//! summed in one of two orientations:
 //!
 //! * rows: vectors run along W. The vectors of a single row are the rows of tiles.
 //! * channels: vectors run along as many groups as a vector has lanes, whose planes are transposed.
 //!   This is for rows that are too short to fill vectors, and for one axis alone, whose taps share
 //!   vectors then.
 //!
-//! A task's scratch holds converted channels of a 16-bit type, the planes, and sums where kernels
-//! cannot store into Y.
+//! Scratch of a task: converted channels of a 16-bit type, the planes, and sums that kernels cannot
+//! store into Y.
 
 mod cost;
 mod lowering;
@@ -102,9 +101,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// The plan of the cheaper orientation, or of the one that weights are packed for; none if the
-/// planes are too large. Orientations are compared as for one thread and without a limit of the
-/// workspace: the order of the sums depends on them, and results must depend on neither.
+/// The plan of the cheaper orientation, or of the one that weights are packed for. None if the planes
+/// are too large. Orientations are compared for one thread and without a limit of the workspace: the
+/// order of sums depends on them, so results would depend on threads and limits.
 fn best_plan<T: Element>(
     request: &Request<'_, T>,
     kernels: &'static DepthwiseKernels<T::Acc>,

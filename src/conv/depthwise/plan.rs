@@ -1,4 +1,4 @@
-//! How a layer is cut: what kernels read, units and tasks, and the scratch of a task.
+//! How a layer is cut: what kernels read, units, tasks, and scratch.
 
 use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
@@ -10,51 +10,48 @@ use crate::conv::shares::TASKS_PER_THREAD;
 use crate::element::Element;
 use crate::{Axis, Geometry};
 
-/// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at
-/// most, so that they stay in a cache: an absolute size until it is measured with other caches.
+/// Bytes of the planes, of the converted channels or of the sums of a unit of several groups, at most,
+/// so that they stay in a cache. An absolute size, because it was not measured with other caches.
 const UNIT_BYTES: usize = 64 << 10;
 /// Bytes of each piece of scratch for weights that are packed along channels, at most: a limit of memory.
 const MOST_FIXED_BYTES: usize = 64 << 20;
 
-/// Rows of a tile where X and Y leave the L2 cache: higher tiles would read more streams than the
-/// hardware prefetches.
+/// Rows of a tile if X and Y leave the L2 cache: taller tiles would read more streams than the hardware
+/// prefetches.
 const LARGE_ROWS: usize = 8;
 
-/// Taps up to which [`LARGE_ROWS`] counts: with more, memory keeps up with the arithmetic.
+/// [`LARGE_ROWS`] counts up to so many taps. With more, memory keeps up with the arithmetic.
 const LARGE_TAPS: usize = 9;
 
-/// Vectors of a row up to which a single row is read from X itself: the copy of a longer one takes less
-/// than the sums gain.
+/// A single row of up to so many vectors is read from X itself. For a longer one, a copy takes less than
+/// it saves.
 const SHORT_ROW_VECTORS: usize = 4;
 
-/// What kernels read, and the chunks that the output of a channel is cut into.
 #[derive(Debug, Clone)]
 pub(super) enum DepthwiseSource {
-    /// X itself, or a converted copy of it. A chunk is `rows` rows of output.
+    /// X itself, or a converted copy. A chunk is `rows` output rows.
     X { table: DirectTable, rows: usize },
-    /// Padded planes. A chunk is one of theirs.
+    /// Padded planes, one copy for each chunk.
     Planes { cut: ChunkCut, sizes: PlaneSizes },
 }
 
-/// What was decided for one orientation, without tables of planes.
+/// The decisions for one orientation, without tables of planes.
 pub(super) struct DepthwisePlan<A: Real> {
     pub(super) taps: TapColumns,
     /// One kernel for each number of rows from 1 on.
     pub(super) tiles: &'static [DepthwiseKernel<A>],
     pub(super) source: DepthwiseSource,
-    /// Parts of an output channel.
+    /// Chunks of an output channel.
     pub(super) chunks: usize,
-    /// Groups of a unit.
     pub(super) unit_groups: usize,
     pub(super) units: usize,
     pub(super) tasks: usize,
     pub(super) scratch: DepthwiseScratch,
 }
 
-/// Values of scratch of a task.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DepthwiseScratch {
-    /// Channels of a 16-bit type that are converted.
+    /// Of channels of a 16-bit type that are converted.
     pub(super) converted: usize,
     pub(super) planes: usize,
     pub(super) sums: usize,
@@ -90,7 +87,7 @@ impl<A: Real> DepthwisePlan<A> {
         Some(Self { taps, tiles, source, chunks, unit_groups, units, tasks, scratch })
     }
 
-    /// The tiles of the largest chunk, below one another.
+    /// The tiles of the largest chunk, one below the other.
     pub(super) fn panels(&self, geometry: &Geometry) -> RowPanels {
         let (_, rows, width) = self.source.shape(geometry, &self.taps, self.source.chunks(geometry).1);
         let rows = match self.source {
@@ -100,13 +97,13 @@ impl<A: Real> DepthwisePlan<A> {
         RowPanels::new(rows.max(1), self.tiles.len())
     }
 
-    /// The kernel of the highest tiles.
+    /// The kernel of the tallest tiles.
     pub(super) fn kernel(&self, geometry: &Geometry) -> &'static str {
         self.tiles[self.panels(geometry).height(0) - 1].name()
     }
 }
 
-/// The kernels along rows: those of short vectors, which have no stride, where rows fit in one.
+/// The kernels along rows. Rows that fit a short vector have kernels of their own, without stride.
 fn tiles_of_rows<A: Real>(taps: &TapColumns, kernels: &DepthwiseKernels<A>) -> &'static [DepthwiseKernel<A>] {
     let fits = |kernel: &DepthwiseKernel<A>| taps.w.stride == 1 && taps.w.output <= kernel.nr();
     if kernels.narrow().first().is_some_and(fits) { kernels.narrow() } else { kernels.rows() }
@@ -128,8 +125,7 @@ impl DepthwiseSource {
         }
     }
 
-    /// The blocks of rows that `positions` positions of a chunk are, the rows of a block, and their
-    /// width.
+    /// The blocks of rows of a chunk of `positions` positions, the rows of a block, and their width.
     pub(super) fn shape(&self, geometry: &Geometry, taps: &TapColumns, positions: usize) -> (usize, usize, usize) {
         let is_cut_within_rows = match self {
             Self::X { .. } => false,
@@ -141,25 +137,23 @@ impl DepthwiseSource {
     }
 }
 
-/// A plan that is being made.
 struct DepthwiseDraft<'a, T: Element> {
     request: &'a Request<'a, T>,
     taps: TapColumns,
-    /// Groups that lie side by side in the planes: 1 along rows.
+    /// Groups side by side in the planes: 1 along rows.
     lanes: usize,
-    /// Whether kernels store into Y.
     is_direct: bool,
     most_bytes: usize,
 }
 
 impl<T: Element> DepthwiseDraft<'_, T> {
-    /// Values of a group's channels where they are converted before kernels read them.
+    /// Values of a group's channels, if they are converted before kernels read them.
     fn converted_len(&self) -> usize {
         if T::DIRECT { 0 } else { self.taps.channels.saturating_mul(self.request.geometry.input_spatial()) }
     }
 
-    /// The table of the highest kernel that can read X, and the kernels up to it. Where X and Y leave
-    /// the L2 cache, that is one of few rows, unless it takes its rows one after the other.
+    /// The table of the tallest kernel that can read X, and the kernels up to it. If X and Y leave the
+    /// L2 cache, the kernel has few rows, unless it takes its rows one after the other.
     fn read_x(
         &self,
         tiles: &'static [DepthwiseKernel<T::Acc>],
@@ -171,7 +165,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         if taps.is_one_row && taps.w.output > SHORT_ROW_VECTORS * tiles.first()?.nr() {
             return None;
         }
-        // Sums from X have another order than those from planes, which must not depend on a limit.
+        // Sums from X have another order than sums from planes, so that a limit must not decide this.
         if self.converted_len().saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
             return None;
         }
@@ -181,8 +175,8 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         })
     }
 
-    /// Rows of a chunk where kernels read X. Nothing is copied, so that chunks are of no use but to be
-    /// shared out: a channel is cut where channels are too few for equal shares.
+    /// Rows of a chunk if kernels read X. As nothing is copied, a channel is cut only if there are too
+    /// few channels for equal shares.
     fn rows_of_chunk(&self, tile: usize) -> usize {
         let (geometry, threads, rows) = (self.request.geometry, self.request.threads, self.taps.h.output);
         let channels = geometry.batch * geometry.group;
@@ -193,7 +187,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         rows.div_ceil(chunks).next_multiple_of(tile).min(rows)
     }
 
-    /// The largest chunks whose planes take at most `bytes`; none if they are too large.
+    /// The largest chunks whose planes take at most `bytes`. None if they are too large.
     fn planes(&self, bytes: usize) -> Option<DepthwiseSource> {
         let geometry = self.request.geometry;
         if self.taps.along == Along::Channels {
@@ -212,9 +206,8 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         Some(DepthwiseSource::Planes { cut, sizes })
     }
 
-    /// One chunk, whose planes take at most `bytes`: along channels, the elements of whole channels have
-    /// their places in planes. Weights that are packed for that leave no choice, so that planes may be
-    /// larger.
+    /// One chunk, whose planes take at most `bytes`: along channels, planes have a place for each
+    /// element of a channel. They may be larger if weights are packed for that.
     fn whole_planes(&self, bytes: usize) -> Option<DepthwiseSource> {
         let axes = &self.request.geometry.axes;
         let cut = ChunkCut { axis: 0, extent: axes[0].output };
@@ -248,19 +241,18 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         }
         let group_len = match source {
             DepthwiseSource::Planes { sizes, .. } => self.taps.channels * sizes.channel_len,
-            // There is nothing that should stay in a cache.
+            // Nothing needs to stay in a cache.
             DepthwiseSource::X { .. } if self.is_direct => 0,
             DepthwiseSource::X { .. } => geometry.output_spatial() + self.converted_len(),
         };
         let fitting = UNIT_BYTES.min(self.most_bytes).checked_div(group_len * size_of::<T::Acc>());
-        // Each thread still gets some units.
         let share =
             if threads == 1 { usize::MAX } else { geometry.batch * geometry.group / (TASKS_PER_THREAD * threads) };
         fitting.unwrap_or(usize::MAX).min(share).clamp(1, geometry.group)
     }
 
-    /// What a task of units of `unit_groups` groups, and of chunks of `positions` positions, needs; none
-    /// if that is too large. Kernels read as much as a vector of `nr` elements behind the planes.
+    /// What a task of units of `unit_groups` groups, with chunks of `positions` positions, needs. None
+    /// if that is too large. Kernels read up to a vector of `nr` elements behind the planes.
     fn scratch(
         &self,
         source: &DepthwiseSource,
@@ -279,7 +271,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         let scratch = DepthwiseScratch {
             converted: if reads_x { unit_groups.checked_mul(self.converted_len())? } else { 0 },
             planes,
-            // Along channels, sums are stored in rows after that.
+            // Along channels, sums are then transposed into rows.
             sums: match (is_transposed, self.is_direct) {
                 (false, true) => 0,
                 (true, false) => 2 * sums,

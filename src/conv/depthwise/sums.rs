@@ -1,4 +1,4 @@
-//! The sums of a unit: tiles of its planes or of X, and what follows them into Y.
+//! The sums of a unit, from its planes or from X, and storing them.
 
 use core::ops::Range;
 
@@ -15,37 +15,34 @@ use crate::conv::store::no_epilogue;
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// Lanes of a vector, at most: those of AVX-512 with `f32`, and room for twice as many.
+/// Lanes of a vector, at most.
 const MOST_LANES: usize = 32;
 
-/// The sums of some output channels of a chunk: their weights, and where they are stored.
+/// Some output channels of a chunk: their weights, and where their sums are stored.
 pub(super) struct Sums<'y, 'a, A> {
     positions: Range<usize>,
     planes: usize,
     w: &'a [A],
     y: Dest<'y, A>,
-    /// Elements of Y from one plane to the next.
     y_plane: usize,
     epilogue: Epilogue<'a, A>,
 }
 
-/// Rows of planes that are equally far apart.
 struct PlaneRows {
     rows: usize,
     /// Elements of a row of sums.
     width: usize,
     /// Elements of the planes from one row to the next.
     pitch: usize,
-    /// Where the first row begins in the planes, and in Y.
+    /// The first row's beginning in the planes, and in Y.
     from: usize,
     to: usize,
 }
 
 impl<T: Element> Depthwise<T> {
-    /// Calls `run` for each run of tiles of `rows` rows that have the same height: with their kernel,
-    /// the first row of the run, and the number of tiles. Rows of a tile are `step` rows apart. If
-    /// output channels share their input, they take a tile in turn, which stays in the L1 cache
-    /// meanwhile.
+    /// Calls `run` for each run of tiles of the same height, with their kernel, the first row, and the
+    /// number of tiles. Rows of a tile are `step` rows apart. Output channels that share their input
+    /// pass over a tile one after the other, while it is in the L1 cache.
     fn tiles(
         &self,
         (rows, step): (usize, usize),
@@ -62,7 +59,7 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// Sums a unit's output channels with vectors along rows, by `sum`, and takes them into Y.
+    /// Sums a unit's output channels by `sum`, with vectors along rows, and stores them.
     pub(super) fn rows(
         &self,
         unit: &DepthwiseUnit,
@@ -157,8 +154,8 @@ impl<T: Element> Depthwise<T> {
         });
     }
 
-    /// Sums output channel number `output` of each group of a unit from `x`, with vectors along groups,
-    /// and takes them into Y.
+    /// Sums output channel `output` of each group of a unit from `x`, with vectors along groups, and
+    /// stores it.
     pub(super) fn channels(
         &self,
         unit: &DepthwiseUnit,
@@ -173,7 +170,7 @@ impl<T: Element> Depthwise<T> {
         let weights = self.plan.taps.count() * lanes;
         let w = &io.weights[(unit.groups.start / lanes * outputs + output) * weights..][..weights];
         let (sums, staged) = sums.split_at_mut(len * lanes);
-        // Bias and clamp are the scatter's.
+        // The scatter adds the bias, and clamps.
         let (zero, y) = ([T::Acc::ZERO], Dest::from_slice(sums));
         let positions = unit.positions.clone();
         let into = &mut Sums { positions, planes: 1, w, y, y_plane: 0, epilogue: no_epilogue(&zero) };

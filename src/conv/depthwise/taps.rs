@@ -1,4 +1,4 @@
-//! The taps of a filter as columns, and the tables by which kernels read them in planes, or in X.
+//! The taps of a filter as columns, and the tables by which kernels read them in planes or in X.
 
 use alloc::vec::Vec;
 
@@ -10,30 +10,24 @@ use crate::conv::planes::PaddedPlanes;
 use crate::conv::view::period;
 use crate::{Axis, Geometry};
 
-/// Tap columns that have the same taps along H.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ColumnGroup {
-    /// The first tap along H.
     first: usize,
-    /// The number of taps of a column.
     taps: usize,
 }
 
-/// The taps of an output channel.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TapColumns {
     pub(super) along: Along,
-    /// The axis that tiles have rows on, and the axis behind it.
+    /// The axis along which tiles have rows, and the axis behind it.
     pub(super) h: Axis,
     pub(super) w: Axis,
-    /// The taps of the axes before H, of all channels of a group. Each has columns of its own.
+    /// Taps of the outer axes, over all channels of a group. Each has columns of its own.
     outer: usize,
-    /// Whether there are no axes before H.
     is_flat: bool,
-    /// Input channels of a group.
     pub(super) channels: usize,
     /// Whether the vectors of a single row of output are the rows of tiles, so that a tile has several
-    /// sums. That is done in planes: X would ask for masks in the middle of a tile.
+    /// sums. This needs planes: X would need masks in the middle of a tile.
     pub(super) is_one_row: bool,
 }
 
@@ -53,34 +47,31 @@ impl TapColumns {
         Some(Self { along, h, w, outer: outer_taps, is_flat: outer.is_empty(), channels, is_one_row })
     }
 
-    /// Number of taps.
     pub(super) fn count(&self) -> usize {
         self.columns() * self.h.kernel
     }
 
-    /// Number of columns of each group.
     fn columns(&self) -> usize {
         self.outer * self.w.kernel
     }
 
-    /// Columns of all groups, and the rows of X that they see in a tile of `rows` rows.
+    /// Columns of all groups, and the rows of X that they read in a tile of `rows` rows.
     pub(super) fn columns_and_loads(&self, rows: usize) -> (f64, f64) {
         let groups = self.groups();
         let loads: usize = groups.iter().map(|group| rows + group.taps - 1).sum();
         ((groups.len() * self.columns()) as f64, loads as f64 * self.columns() as f64)
     }
 
-    /// Output rows from one row of a tile to the next one. The rows of X that these two see lie a
-    /// multiple of the dilation apart, so that their taps share them. Where columns have a single tap,
-    /// nothing is shared.
+    /// Output rows from one row of a tile to the next. They read rows of X a multiple of the dilation
+    /// apart, so that their taps share them. Columns of a single tap share nothing.
     pub(super) fn tile_step(&self) -> usize {
         let every = period(&self.h);
         if self.h.kernel <= every { 1 } else { self.h.dilation * every / self.h.stride }
     }
 
-    /// The groups of columns. Taps along H whose phases are the same are neighbours in a plane, and are
-    /// cut into columns of nearly equal length. This depends on the operator alone, and so does the
-    /// order of packed weights.
+    /// The groups of columns. Taps along H of the same phase are neighbours in a plane. They are cut
+    /// into columns of nearly equal length. This, and so the order of packed weights, depends on the
+    /// operator alone.
     fn groups(&self) -> Vec<ColumnGroup> {
         let every = period(&self.h);
         let mut groups = Vec::new();
@@ -92,7 +83,7 @@ impl TapColumns {
         groups
     }
 
-    /// The index in a filter of tap `ky` along H of column number `column`.
+    /// The index in a filter of tap `ky` along H of column `column`.
     fn tap(&self, column: usize, ky: usize) -> usize {
         let (outer, kx) = (column / self.w.kernel, column % self.w.kernel);
         (outer * self.h.kernel + ky) * self.w.kernel + kx
@@ -110,8 +101,8 @@ impl TapColumns {
         order
     }
 
-    /// The table for kernels that read planes, whose positions are `unit` elements. In tiles of a
-    /// single row, the next row is the next vector, of `nr` elements.
+    /// The table for kernels that read planes, with `unit` elements a position. In tiles of a single
+    /// row, the next row is the next vector of `nr` elements.
     pub(super) fn table(&self, planes: &PaddedPlanes, unit: usize, nr: usize) -> TapTable {
         let taps = (self.count() / self.channels.max(1)).max(1);
         let mut groups = Vec::new();
@@ -127,24 +118,23 @@ impl TapColumns {
         TapTable::new(&groups, step)
     }
 
-    /// Positions from the planes of a channel to those of the next one, if planes have `len`. Along
-    /// channels there is one more, for elements of X that no tap reads.
+    /// The distance of the planes of two channels, in positions, if planes have `len`. Along channels
+    /// there is one more position, for elements of X that no tap reads.
     pub(super) fn channel_len(&self, len: usize) -> usize {
         len + usize::from(self.along == Along::Channels)
     }
 
-    /// Elements of a plane from one position along H to the next.
     pub(super) fn row_pitch(&self, planes: &PaddedPlanes) -> usize {
         if self.w == Axis::UNIT { 1 } else { planes.row_pitch() }
     }
 
-    /// The table by which `kernel` reads X itself. None if it cannot: it does so along rows, for
-    /// layers on one or two axes with few taps, equal strides of 1 or 2, and no dilation along H.
+    /// The table by which `kernel` reads X itself. None if it cannot: it does so along rows, for layers
+    /// on one or two axes with few taps, equal strides of 1 or 2, and no dilation along H.
     pub(super) fn direct_table<A: Real>(&self, kernel: &DepthwiseKernel<A>) -> Option<DirectTable> {
         let Self { h, w, .. } = self;
         let (taps, stride) = (h.kernel, h.stride);
         let is_plain = self.along == Along::Rows && self.is_flat;
-        // Kernels leave out at most as many rows of padding as a column reaches.
+        // Kernels leave out at most as many rows of padding as a column has taps.
         let is_short = h.pad_begin < taps && h.pad_end < taps;
         let is_small = h.input < DirectTable::MOST_ROWS && h.output < DirectTable::MOST_ROWS - kernel.mr();
         if !is_plain || !is_short || !is_small || h.dilation > 1 || w.stride != stride {

@@ -1,4 +1,4 @@
-//! The configured lowering: packing, and what a task does.
+//! The lowering itself: packing, and what a task does.
 
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) struct Grouped<T: Element> {
     pub(super) lanes: usize,
     pub(super) tiles: GroupedTiles<T::Acc>,
     pub(super) blocks: GroupedBlocks,
-    /// The scratch of a task: the planes of a group, and sums that kernels do not store into Y.
+    /// The planes of a group, and sums that kernels do not store into Y.
     pub(super) copy: Piece<T::Acc>,
     pub(super) sums: Piece<T::Acc>,
 }
@@ -56,7 +56,6 @@ impl<T: Element> Lowering<T> for Grouped<T> {
         }
     }
 
-    /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
         let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
@@ -66,18 +65,16 @@ impl<T: Element> Lowering<T> for Grouped<T> {
     }
 }
 
-/// What the output channels of one group of one image are summed from.
+/// The input of the output channels of one group of one image.
 struct GroupSource<'a, A> {
     image: usize,
     group: usize,
-    /// The group's input channels, in planes or in X itself.
     x: &'a [A],
-    /// X from the next group on, to be prefetched; empty if it is of a 16-bit type.
+    /// X from the next group on, to be prefetched. Empty for a 16-bit type.
     next: &'a [A],
 }
 
 impl<T: Element> Grouped<T> {
-    /// The image, group and blocks of a unit.
     fn place(&self, unit: usize) -> (usize, usize, Range<usize>) {
         let (group, blocks) = self.blocks.unit(unit);
         (group / self.geometry.group, group % self.geometry.group, blocks)
@@ -104,7 +101,6 @@ impl<T: Element> Grouped<T> {
         }
     }
 
-    /// All output channels of a block of positions.
     fn block(&self, block: usize, source: &GroupSource<'_, T::Acc>, io: &Io<'_, T>, sums: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let spatial = geometry.output_spatial();
@@ -118,8 +114,7 @@ impl<T: Element> Grouped<T> {
             let bias = &io.bias[row..row + height];
             let at = geometry.output_offset(image, row, from);
             let runs = || self.tiles.cover(height, vectors);
-            // The first panel of a block prefetches the block's share of the next group, a part of it with
-            // each step.
+            // The first panel of a block prefetches the block's share of the next group.
             let share = geometry.in_channels_per_group() * geometry.input_spatial() / self.blocks.count;
             let tiles: usize = runs().map(|run| run.vectors.div_ceil(run.kernel.nrv())).sum();
             let next = if panel == 0 { next.get(block * share..).unwrap_or(&[]) } else { &[] };

@@ -1,15 +1,15 @@
-//! Conv with few channels a group, straight from X: several output channels share each vector that
-//! is loaded.
+//! Conv with few channels a group, straight from X: several output channels share each vector that is
+//! loaded.
 //!
-//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. Rows
-//! of Y are as long as rows of X, so that a plane of X is what a GEMM reads, without a copy, and Y
-//! is written in whole vectors over the ends of rows. With strides, X is copied into a plane for
-//! each phase, whose rows are as long as those of Y.
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. If rows of
+//! Y are as long as rows of X, the GEMM reads a plane of X without a copy, and writes Y in whole vectors
+//! across the ends of rows. With strides, X is copied into a plane for each phase, with rows as long as
+//! those of Y.
 //!
-//! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1
-//! cache. K is ordered by taps along W, then channels, then taps along H. A task's scratch holds
-//! the unit's planes, where X is strided or of a 16-bit type, and the sums of a panel of output
-//! channels, where kernels cannot store into Y.
+//! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1 cache.
+//! K is ordered by taps along W, then channels, then taps along H. Scratch of a task: the unit's planes,
+//! if X is strided or of a 16-bit type, and the sums of a panel of output channels, if kernels cannot
+//! store into Y.
 
 mod lowering;
 mod plan;
@@ -37,24 +37,23 @@ use crate::{Axis, Geometry};
 /// Channels of a group, of X and of Y, at most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;
 
-/// Output channels of a group, at least: one alone has no other to share vectors with.
+/// Output channels of a group, at least: a single one cannot share vectors.
 const LEAST_OUTPUTS: usize = 2;
 
-/// Taps of the kernel, at most: the tables of masks grow with them.
+/// Taps of the kernel, at most: tables of masks grow with them.
 const MOST_TAPS: usize = 128;
 
-/// The longest stride: with longer ones, little of X is read.
+/// The longest stride: with a longer one, little of X is read.
 const MOST_STRIDE: usize = 8;
 
-/// Elements of a row of Y, at most: the tables of masks grow with them.
+/// Elements of a row of Y, at most: tables of masks grow with them.
 const MOST_WIDTH: usize = FlatTaps::MOST_WIDTH;
 
-/// Bytes of the planes of a unit, and bytes of its sums, at most, so that large groups do not
-/// take memory without limit.
+/// Bytes of the planes of a unit, and of its sums, at most: a limit of memory.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Conv on one or two axes with few channels a group. Without a stride, rows of Y are as long as
-/// rows of X; with one, rows of Y are at least as long as a phase of a row of X, and there is no
+/// Conv on one or two axes with few channels a group. Without a stride, rows of Y must be as long as
+/// rows of X. With one, they must be at least as long as a phase of a row of X, and there must be no
 /// dilation.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());

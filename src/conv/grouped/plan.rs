@@ -1,5 +1,4 @@
-//! How the work is cut: panels of output channels, tiles that cover the positions, blocks and
-//! units.
+//! How the work is cut: panels of output channels, tiles, blocks and units.
 
 use core::ops::Range;
 
@@ -12,12 +11,11 @@ use crate::element::Element;
 use crate::exec::share;
 use crate::machine::{Item, Machine, Work};
 
-/// Bytes of a unit's planes, at most, where several panels of output channels read them: they
-/// stay in L1 caches of 32 KiB and more, with room for Y and weights.
+/// Bytes of a unit's planes, at most, if several panels of output channels read them. They stay in L1
+/// caches of 32 KiB and more, with room for Y and weights.
 const PLANES_BYTES: usize = 24 << 10;
 
-/// Bytes of the sums of a block, at most, where kernels cannot store into Y: they stay in the
-/// L2 cache.
+/// Bytes of the sums of a block, at most, if kernels cannot store into Y. They stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 8
 }
@@ -28,20 +26,18 @@ const LEAST_BLOCK_VECTORS: usize = 6;
 /// How Y is cut: the positions of each group of each image into blocks, and the blocks into units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GroupedBlocks {
-    /// Groups of all images.
     pub(super) groups: usize,
-    /// Vectors of a group, of a block, and blocks of a group.
+    /// Vectors of a group and of a block, and blocks of a group.
     pub(super) all_vectors: usize,
     pub(super) vectors: usize,
     pub(super) count: usize,
-    /// Units of a group.
     parts: usize,
     pub(super) tasks: usize,
 }
 
 impl GroupedBlocks {
-    /// Blocks stay in caches, and there are enough of them for the threads. The planes of a group
-    /// have `planes_len` values.
+    /// Blocks stay in caches, and there are enough of them for the threads. The planes of a group have
+    /// `planes_len` values.
     pub(super) fn new<T: Element>(
         request: &Request<'_, T>,
         lanes: usize,
@@ -64,7 +60,7 @@ impl GroupedBlocks {
         Self { groups, all_vectors, vectors, count, parts, tasks: tasks.min(groups * parts) }
     }
 
-    /// The first vector of a block, and its number of them.
+    /// The first vector of a block, and the number of its vectors.
     pub(super) fn block(&self, block: usize) -> (usize, usize) {
         let first = block * self.vectors;
         (first, self.vectors.min(self.all_vectors - first))
@@ -74,7 +70,6 @@ impl GroupedBlocks {
         self.groups * self.parts
     }
 
-    /// The units of a task.
     pub(super) fn task_units(&self, task: usize) -> Range<usize> {
         share(self.units(), self.tasks, task)
     }
@@ -88,9 +83,9 @@ impl GroupedBlocks {
 /// Tiles of one width side by side.
 pub(super) struct TileRun<A: Real> {
     pub(super) kernel: &'static GroupedKernel<A>,
-    /// The vector of the block that the first tile begins with.
+    /// The first vector of the first tile.
     pub(super) first: usize,
-    /// The vectors of all tiles; the last tile may have only some of its own.
+    /// The vectors of all tiles. The last tile may have fewer than the others.
     pub(super) vectors: usize,
 }
 
@@ -101,7 +96,7 @@ pub(super) struct GroupedTiles<A: Real> {
 }
 
 impl<A: Real> GroupedTiles<A> {
-    /// As few panels of `rows` output channels as there are kernels for. None if there are no kernels.
+    /// As few panels of `rows` output channels as the kernels allow. None if there are no kernels.
     pub(super) fn new(kernels: &'static [GroupedKernel<A>], rows: usize) -> Option<Self> {
         let tallest = kernels.iter().map(GroupedKernel::mr).max()?;
         let has_kernel = |height: usize| kernels.iter().any(|kernel| kernel.mr() == height);
@@ -110,8 +105,7 @@ impl<A: Real> GroupedTiles<A> {
         Some(Self { kernels, panels })
     }
 
-    /// Tiles of `height` rows that cover `vectors` vectors, as few as possible and of nearly equal
-    /// widths.
+    /// Tiles of `height` rows over `vectors` vectors: as few as possible, of nearly equal widths.
     pub(super) fn cover(&self, height: usize, vectors: usize) -> impl Iterator<Item = TileRun<A>> {
         let kernels = move || self.kernels.iter().filter(move |kernel| kernel.mr() == height);
         let widths = RowPanels::new(vectors, kernels().map(GroupedKernel::nrv).max().unwrap_or(1));
@@ -122,13 +116,12 @@ impl<A: Real> GroupedTiles<A> {
         })
     }
 
-    /// The name of the kernel that sums most positions of a block of the first panel.
+    /// The kernel that sums most positions of a block of the first panel.
     pub(super) fn kernel(&self, vectors: usize) -> &'static str {
         let most = self.cover(self.panels.height(0), vectors).max_by_key(|run| run.vectors);
         most.map_or("", |run| run.kernel.name())
     }
 
-    /// What the tiles of a group take, of `steps` steps of k.
     pub(super) fn work(&self, machine: &Machine, steps: usize, blocks: &GroupedBlocks) -> Work {
         let of_block = |vectors: usize, count: usize| {
             let mut work = Work::default();

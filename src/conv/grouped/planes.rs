@@ -11,26 +11,25 @@ use crate::conv::planes::deinterleave;
 use crate::element::Element;
 use crate::machine::{Item, Machine, Work};
 
-/// The planes of a channel: one for each phase of the strides that some tap reads. Without strides
-/// there is one, laid out as X is.
+/// The planes of a channel: one for each phase of the strides that a tap reads. Without strides there is
+/// one, as X is.
 #[derive(Debug)]
 pub(super) struct GroupedPlanes {
     pub(super) h: Axis,
     pub(super) w: Axis,
-    /// Phases along H and W.
     counts: [usize; 2],
-    /// The phases along W, in the order in which a row of X meets them.
+    /// The phases along W, in the order in which they occur in a row of X.
     phases: Vec<PhaseCopy>,
-    /// The rows that are copied: those of each phase along H in turn.
+    /// The rows that are copied, by phases along H.
     source_rows: Vec<SourceRow>,
-    /// Elements of a plane. Planes of neighbouring phases along W lie so far apart.
+    /// Elements of a plane, which is also the distance of phases along W.
     plane: usize,
     /// Elements of all planes of a channel.
     pub(super) pitch: usize,
 }
 
 impl GroupedPlanes {
-    /// None if they are longer than the address space.
+    /// None if they exceed the address space.
     pub(super) fn new(h: &Axis, w: &Axis) -> Option<Self> {
         let counts = [h.kernel.min(h.stride), w.kernel.min(w.stride)];
         let plane = h.input.div_ceil(h.stride).checked_mul(w.output)?;
@@ -53,13 +52,11 @@ impl GroupedPlanes {
         self
     }
 
-    /// Rows of a plane.
     fn rows(&self) -> usize {
         self.h.input.div_ceil(self.h.stride)
     }
 
-    /// Where the taps of a group of `channels` input channels read. None if that is beyond what
-    /// kernels can address.
+    /// Where the taps of a group of `channels` input channels read. None if kernels cannot address that.
     pub(super) fn taps(&self, channels: usize, lanes: usize) -> Option<FlatTaps> {
         let (h, w) = (&self.h, &self.w);
         let (rows, columns) = (places(h, self.plane * self.counts[1]), places(w, self.plane));
@@ -70,13 +67,13 @@ impl GroupedPlanes {
         self.h.stride * self.w.stride > 1
     }
 
-    /// What it takes to copy a group of `channels` channels.
+    /// The work to copy a group of `channels` channels.
     pub(super) fn work(&self, machine: &Machine, channels: usize) -> Work {
         machine.work(Item::PlaneElements, (channels * self.pitch) as f64)
             + machine.work(Item::PlaneRows, (self.counts[0] * self.rows()) as f64)
     }
 
-    /// Copies the channels of a group into their planes, of which only the rows `rows` are needed.
+    /// Copies rows `rows` of the channels of a group into their planes.
     pub(super) fn fill<T: Element>(&self, isa: Isa, x: &[T], rows: Range<usize>, planes: &mut [T::Acc]) {
         let (h, w) = (&self.h, &self.w);
         let copy = Deinterleave {
@@ -102,8 +99,8 @@ fn phase(axis: &Axis, tap: usize) -> usize {
     (tap as isize - axis.pad_begin as isize).rem_euclid(axis.stride as isize) as usize
 }
 
-/// For each tap of an axis, where the plane of its phase begins, and which position of that plane
-/// output position 0 sees. Planes are `gap` elements apart.
+/// For each tap of an axis, where the plane of its phase begins, and the position there that output
+/// position 0 reads. Planes are `gap` elements apart.
 fn places(axis: &Axis, gap: usize) -> Vec<(usize, isize)> {
     let place = |k: usize| {
         let position = (k * axis.dilation) as isize - axis.pad_begin as isize;
