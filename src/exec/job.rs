@@ -50,14 +50,14 @@ pub struct Job(Arc<JobState>);
 
 struct JobState {
     state: Mutex<State>,
-    /// Says that no call is being made any more.
+    /// Notified when no call is being made any more.
     idle: Condvar,
 }
 
 struct State {
     /// The closure, until the job ends.
     lent: Option<&'static (dyn Fn(usize) + Sync)>,
-    /// Calls of it that are being made.
+    /// Calls that are being made.
     calls: usize,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Debug for Job {
 }
 
 impl JobState {
-    /// The state. No call is made while it is locked, so nothing panics then.
+    /// The state. No calls are made while it is locked, so it is never poisoned.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,12 +159,12 @@ mod tests {
             assert_eq!(calls.into_inner(), 3);
             kept
         };
-        // What the closure borrowed is gone.
+        // The borrow has ended.
         kept.call(5);
         thread::spawn(move || kept.call(7)).join().unwrap();
     }
 
-    /// Without `End`'s wait, the call would read what is no more.
+    /// Without the wait of `End`, the call would read what is gone.
     #[test]
     fn the_end_waits_for_calls_of_other_threads() {
         let (sender, jobs) = channel::<Job>();

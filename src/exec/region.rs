@@ -1,13 +1,13 @@
 //! Who may write which elements of Y. All unsafe code about Y is in this file.
 //!
-//! A run takes a split of Y among tasks that is [`Proven`]: each element of Y has one task. A task
-//! is handed a [`Region`], the right to write its part, and Y can be written through it alone.
+//! A run takes a split of Y among tasks that is [`Proven`]: each element of Y has one task. A task gets
+//! a [`Region`], the right to write its part. Nothing else can write Y.
 //!
-//! Memory safety rests on what `Lowering::run` promises: a task writes every element of its region,
-//! and no other, and it writes an element before it applies an activation to it. No type can express
-//! it: kernels write through pointers. So it is checked: every access must lie within Y, always; and
-//! the tests fill Y with NaN first. With debug assertions it is checked to lie within the task's
-//! patches, too, unless the task has more than [`MOST_PATCHES`] of them.
+//! Memory safety rests on what `Lowering::run` promises: a task writes every element of its region and
+//! no other, and writes an element before it applies an activation to it. Types cannot express this,
+//! because kernels write through pointers. So every access is checked to lie within Y, and the tests
+//! fill Y with NaN first. With debug assertions, accesses are also checked to lie within the task's
+//! patches, unless these are more than [`MOST_PATCHES`].
 #![expect(
     unsafe_code,
     reason = "tasks on several threads write interleaved rows of one slice, which no safe split of it can express"
@@ -24,11 +24,10 @@ use super::split::{Proven, Shape, Split};
 use super::{Line, Threads};
 use crate::Element;
 
-/// Where a run writes Y: memory of the caller.
+/// Where a run writes Y.
 pub(crate) enum Target<'y, T> {
-    /// Stays initialised, because a run only writes values.
+    /// Stays initialised, because a run writes only values.
     Init(&'y mut [T]),
-    /// Need not be initialised before.
     Uninit(&'y mut [MaybeUninit<T>]),
 }
 
@@ -86,28 +85,25 @@ impl<'y, T: Copy + Send> Target<'y, T> {
     }
 }
 
-/// The images of a tensor, each contiguous: what tasks compute at once, which may be the whole batch.
+/// The images of a tensor, or its whole batch as one, each contiguous.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpacedImages {
     pub(crate) count: usize,
-    /// Elements of one of them.
     pub(crate) len: usize,
-    /// Elements from one to the next.
     pub(crate) stride: usize,
 }
 
 impl SpacedImages {
-    /// One of the images of a tensor.
     pub(crate) fn get<'a, T>(&self, tensor: &'a [T], image: usize) -> &'a [T] {
         &tensor[image * self.stride..][..self.len]
     }
 
-    /// Elements from the first image's beginning to the last one's end.
+    /// Elements from the beginning of the first image to the end of the last one.
     pub(crate) fn span(&self) -> usize {
         self.checked_span().expect("images are within a slice")
     }
 
-    /// The same; none if the address space has fewer.
+    /// The same. None if the address space is smaller.
     pub(crate) fn checked_span(&self) -> Option<usize> {
         match self.count.checked_sub(1) {
             Some(others) => others.checked_mul(self.stride)?.checked_add(self.len),
@@ -116,7 +112,7 @@ impl SpacedImages {
     }
 }
 
-/// Patches of a task up to which its accesses are checked: each access looks at all of them.
+/// Accesses are checked for up to so many patches of a task, because each check looks at all of them.
 const MOST_PATCHES: usize = 1 << 12;
 
 fn has_few_patches(split: &dyn Split, task: usize) -> bool {
@@ -125,7 +121,7 @@ fn has_few_patches(split: &dyn Split, task: usize) -> bool {
     count <= MOST_PATCHES
 }
 
-/// The beginning of Y, known to all threads.
+/// The beginning of Y, for all threads.
 #[derive(Clone, Copy)]
 struct Shared<T>(*mut T);
 
@@ -139,8 +135,8 @@ impl<T> Shared<T> {
 // through it, because each uses it in a Region alone, and those of a proven split are disjoint.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// What a kernel call stores: in rows of `len` neighbouring elements, of which there are `count`
-/// that are `step` apart, for each of its dimensions.
+/// What a kernel call stores: rows of `len` neighbouring elements. For each of two dimensions there are
+/// `count` of them, `step` apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stores {
     at: usize,
@@ -154,7 +150,7 @@ impl Stores {
         Self { at, len, dims: [(1, 0); 2] }
     }
 
-    /// The same `count` times, `step` elements apart. Can be called twice: for two dimensions.
+    /// Repeats it `count` times, `step` elements apart. Can be called twice, for two dimensions.
     pub(crate) fn times(self, count: usize, step: usize) -> Self {
         debug_assert_eq!(self.dims[0], (1, 0), "two dimensions");
         Self { dims: [self.dims[1], (count, step)], ..self }
@@ -176,7 +172,7 @@ pub(crate) struct Region<'a, T> {
 }
 
 impl<T: Element> Region<'_, T> {
-    /// Rounds finished sums to T, and stores them from element `at` on.
+    /// Rounds finished sums, and stores them from element `at` on.
     pub(crate) fn store(&self, isa: Isa, sums: &[T::Acc], at: usize) {
         self.check(at, sums.len());
         assert!(at <= self.len && sums.len() <= self.len - at);
@@ -188,8 +184,8 @@ impl<T: Element> Region<'_, T> {
         stream::narrow(isa, sums, row);
     }
 
-    /// Rounds finished sums to T, and stores the columns `columns` of rows of `pitch` sums. Those of
-    /// row i go to Y from element `at + i * ld` on.
+    /// Rounds finished sums, and stores `columns` of rows of `pitch` sums. Row i goes to Y from `at + i
+    /// * ld` on.
     pub(crate) fn store_rows(
         &self,
         isa: Isa,
@@ -205,7 +201,7 @@ impl<T: Element> Region<'_, T> {
         stream::narrow_rows(isa, (rows, columns.len()), (&sums[columns.start..], pitch), (&mut y, ld));
     }
 
-    /// Applies an activation to what a kernel call has just stored, if Y has the computing type.
+    /// Applies an activation to what a call has just stored, if Y has the computing type.
     pub(crate) fn activate(&self, activation: ActivationKernel<T::Acc>, stores: Stores) {
         let Stores { at, len, dims: [(outer, outer_step), (rows, step)] } = stores;
         for at in (0..outer).map(|i| at + i * outer_step) {
@@ -221,8 +217,8 @@ impl<T: Copy> Region<'_, T> {
         self.shape
     }
 
-    /// Y from element `at` on, for a kernel call that stores what `stores` lists, and nothing else.
-    /// A call that only prefetches lists nothing.
+    /// Y from element `at` on, for a kernel call that stores only what `stores` lists: nothing, if it
+    /// only prefetches.
     #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Dest<'_, T> {
         if cfg!(debug_assertions) && self.is_checked {
@@ -262,7 +258,6 @@ impl<T: Copy> Region<'_, T> {
         unsafe { values.as_mut_ptr().copy_from_nonoverlapping(self.y.add(at), values.len()) };
     }
 
-    /// Writes element `at`.
     pub(crate) fn write(&self, at: usize, value: T) {
         self.check(at, 1);
         assert!(at < self.len);

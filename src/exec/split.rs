@@ -1,18 +1,16 @@
 //! How the elements of Y are shared among tasks, and the proof that each element has one task.
 //!
 //! A [`Split`] says, as plain data, which part of Y each task writes: a few [`Patch`]es, boxes of
-//! images, channels and positions. The parts of all tasks must be disjoint, and together they must
-//! be Y. Memory safety rests on it.
+//! images, channels and positions. The parts must be disjoint and cover Y. Memory safety rests on it.
 //!
-//! [`Proven`] is a split that was checked, in release builds too, and a run accepts no other. A
-//! plan keeps its split as [`Tasks`], whose first run has it checked. The check compares two sums.
-//! Each element of Y, by its number i, stands for the value z^i modulo a prime. The elements of a
-//! patch add up to a product of geometric series, so a patch takes at most a few hundred
-//! multiplications, however large it is. The patches must add up to the sum of the elements 0, 1,
-//! 2, ... of Y: then each element was counted once. (Two polynomials in z that differ have few
-//! values in common: the lemma of Schwartz and Zippel. If z is drawn at random, a wrong split of
-//! 2^30 elements passes with a chance of 2^-31. Ours is fixed, and stands for such a z.) [`prove`]
-//! is the same check element by element, for tests.
+//! [`Proven`] is a split that was checked, in release builds too, and a run accepts no other. A plan
+//! keeps its split as [`Tasks`], whose first run checks it. The check compares two sums. Element i of Y
+//! stands for the value z^i modulo a prime. The elements of a patch add up to a product of geometric
+//! series, which takes at most a few hundred multiplications, however large the patch is. If the patches
+//! add up to the sum of the elements 0, 1, 2, ... of Y, each element was counted once. (Two different
+//! polynomials in z have few values in common: the lemma of Schwartz and Zippel. For a random z, a wrong
+//! split of 2^30 elements passes with a chance of 2^-31. Our z is fixed, and stands for a random one.)
+//! [`prove`] is the same check element by element, for tests.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -42,7 +40,6 @@ impl Shape {
     }
 }
 
-/// Places along one axis: `count` of them, `step` apart, of an axis of `size` places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) size: usize,
@@ -52,17 +49,14 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Neighbouring places.
     pub(crate) fn new(range: Range<usize>, size: usize) -> Self {
         Self { size, start: range.start, step: 1, count: range.len() }
     }
 
-    /// All places of an axis.
     pub(crate) fn whole(size: usize) -> Self {
         Self::new(0..size, size)
     }
 
-    /// Whether the places exist on the axis.
     fn is_within(&self) -> bool {
         let Some(steps) = self.count.checked_sub(1) else { return true };
         let last = steps.checked_mul(self.step).and_then(|reach| reach.checked_add(self.start));
@@ -81,8 +75,8 @@ impl Span {
 
 /// A box of Y: all combinations of some images, channels, and places along three axes.
 ///
-/// The product of the axes' sizes is the number of positions of a channel. A lowering that knows a
-/// position by one number has two axes of one place.
+/// The product of the axes' sizes is the number of positions of a channel. If positions are plain
+/// numbers, two of the axes have one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Patch {
     pub(crate) images: Range<usize>,
@@ -96,8 +90,8 @@ impl Patch {
         Self { images, channels, axes: [Span::whole(1), Span::whole(1), Span::new(positions, size)] }
     }
 
-    /// Calls `patch` with the boxes of any number of axes: the places along axis i are `span(i)`.
-    /// Of more than three axes, each place of the first ones makes a box of its own.
+    /// Calls `patch` with the boxes of any number of axes, with the places `span(i)` along axis i. If
+    /// there are more than three, each place of the first ones makes a box of its own.
     pub(crate) fn for_each_box(
         images: Range<usize>,
         channels: &Range<usize>,
@@ -121,7 +115,6 @@ impl Patch {
         }
     }
 
-    /// Whether all its places exist in Y.
     fn is_within(&self, shape: &Shape) -> bool {
         let positions = self.axes.iter().try_fold(1_usize, |product, span| product.checked_mul(span.size));
         self.images.end <= shape.images
@@ -130,12 +123,11 @@ impl Patch {
             && self.axes.iter().all(Span::is_within)
     }
 
-    /// Its number of elements.
     fn len(&self) -> usize {
         self.images.len() * self.channels.len() * self.axes.iter().map(|span| span.count).product::<usize>()
     }
 
-    /// Its first element, and along each dimension the step between elements and their number.
+    /// Its first element, and the step and count of each dimension.
     fn dimensions(&self, shape: &Shape) -> (usize, [(usize, usize); 5]) {
         let [outer, inner, last] = &self.axes;
         let (images, channels) = (&self.images, &self.channels);
@@ -147,7 +139,7 @@ impl Patch {
         (first, core::array::from_fn(|i| (steps[i] * strides[i], counts[i])))
     }
 
-    /// Whether elements `at..at + len` belong to it: each row that they lie in is looked at.
+    /// Whether elements `at..at + len` belong to it, row by row.
     pub(super) fn contains(&self, shape: &Shape, mut at: usize, mut len: usize) -> bool {
         while len > 0 {
             let of_row = len.min(self.axes[2].size - at % self.axes[2].size);
@@ -159,7 +151,6 @@ impl Patch {
         true
     }
 
-    /// Whether elements of one row belong to it.
     fn contains_in_row(&self, shape: &Shape, at: usize, len: usize) -> bool {
         let [outer, inner, last] = &self.axes;
         let (plane, position) = (at / shape.positions, at % shape.positions);
@@ -173,7 +164,7 @@ impl Patch {
             && (len == 1 || last.step == 1 && place + len <= last.start + last.count)
     }
 
-    /// Calls `run` with the first element and the length of each row of it.
+    /// Calls `run` with the first element and the length of each row.
     pub(crate) fn for_each_run(&self, shape: &Shape, mut run: impl FnMut(usize, usize)) {
         let [outer, inner, last] = self.axes;
         for plane in
@@ -193,13 +184,11 @@ impl Patch {
 
 /// How the elements of Y are shared among tasks.
 ///
-/// The parts of all tasks are disjoint, and together they are Y. Both methods answer the same
-/// whenever they are asked.
+/// The parts of all tasks are disjoint and cover Y. Both methods must always give the same answers.
 pub(crate) trait Split: Send + Sync {
     /// Number of tasks, which are independent of each other.
     fn tasks(&self) -> usize;
 
-    /// Calls `patch` with each part of Y that task number `task` writes.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch));
 }
 
@@ -215,9 +204,8 @@ impl<S: Split + ?Sized> Split for &S {
 
 /// The tasks of a plan: a split, which is checked before the first run.
 ///
-/// The check takes a step for each patch. Planning does not wait for it: layers that never run,
-/// such as absurd ones, may have billions of patches. The first run does, and also writes each
-/// patch.
+/// The check takes a step for each patch. It is not part of planning, because layers that never run may
+/// have billions of patches. The first run writes each patch anyway.
 pub(crate) struct Tasks<S: ?Sized> {
     is_proven: AtomicBool,
     split: Box<S>,
@@ -233,12 +221,12 @@ impl<S: Split + ?Sized> Tasks<S> {
         &self.shape
     }
 
-    /// The split, which is checked the first time.
+    /// The split, checked the first time.
     ///
     /// # Errors
     /// The first patch that is not within Y; that elements have no task, or several.
     pub(crate) fn proven(&self) -> Result<Proven<'_, S>, String> {
-        // The flag orders no other memory: what it tells about never changes.
+        // The flag orders no other memory: what it says never changes.
         if !self.is_proven.load(Ordering::Relaxed) {
             check(&*self.split, &self.shape)?;
             self.is_proven.store(true, Ordering::Relaxed);
@@ -255,7 +243,7 @@ impl<S: ?Sized> Deref for Tasks<S> {
     }
 }
 
-/// A split of which each element of Y is known to have one task.
+/// A split that gives each element of Y one task.
 pub(crate) struct Proven<'a, S: ?Sized> {
     split: &'a S,
     shape: &'a Shape,
@@ -306,7 +294,7 @@ mod fingerprint {
     /// The Mersenne prime 2^61 - 1: products are reduced by shifts.
     const PRIME: u64 = (1 << 61) - 1;
 
-    /// z to the powers of two. Nothing is known of z but that it was not chosen for any split.
+    /// z to the powers of two. Nothing is known of z, except that it was not chosen for any split.
     const POWERS: [u64; 64] = {
         let mut powers = [0x0123_4567_89ab_cdef; 64];
         let mut i = 1;
@@ -331,7 +319,6 @@ mod fingerprint {
         reduce((product as u64 & PRIME) + (product >> 61) as u64)
     }
 
-    /// z to the power of `exponent`.
     fn power(mut exponent: usize) -> u64 {
         let mut power = 1;
         while exponent != 0 {
@@ -341,7 +328,7 @@ mod fingerprint {
         power
     }
 
-    /// 1 + q + q^2 + ..., of `count` terms, where q is z to the power of `step`.
+    /// 1 + q + q^2 + ..., with `count` terms, where q is z to the power of `step`.
     fn series(step: usize, count: usize) -> u64 {
         if count == 0 {
             return 0;
@@ -360,17 +347,15 @@ mod fingerprint {
         sum
     }
 
-    /// The sum of what the elements of patches stand for.
     #[derive(Default)]
     pub(super) struct Fingerprint {
         value: u64,
-        /// For each dimension the last step and count, and their series. Neighbouring patches
-        /// mostly have the same sizes.
+        /// For each dimension the last step, count and series. Neighbouring patches mostly have the same
+        /// sizes.
         last: [(usize, usize, u64); 5],
     }
 
     impl Fingerprint {
-        /// Adds the elements of a patch within Y.
         pub(super) fn add(&mut self, patch: &Patch, shape: &Shape) {
             if patch.len() == 0 {
                 return;
@@ -392,15 +377,13 @@ mod fingerprint {
             self.value
         }
 
-        /// The sum of what elements `0..len` stand for.
         pub(super) fn of_first(len: usize) -> u64 {
             series(1, len)
         }
     }
 }
 
-/// Checks that the patches of a split are disjoint and cover Y. Takes a byte of memory for each
-/// element of Y.
+/// Checks that the patches of a split are disjoint and cover Y, with a byte of memory for each element.
 ///
 /// # Errors
 /// The first patch that is not within Y, or the first element that has two tasks or none.
@@ -415,7 +398,7 @@ pub(crate) fn prove(split: &dyn Split, shape: &Shape) -> Result<(), String> {
             }
             patch.for_each_run(shape, |at, count| {
                 let run = &mut is_taken[at..at + count];
-                // A sum has no early exit, so that it takes whole vectors.
+                // A sum has no early exit, so that LLVM vectorises it.
                 if run.iter().map(|taken| usize::from(*taken)).sum::<usize>() > 0 {
                     let twice = at + run.iter().position(|taken| *taken).unwrap_or(0);
                     error.get_or_insert_with(|| format!("element {twice} has two tasks, the later is task {task}"));

@@ -1,4 +1,4 @@
-//! Threads as a value, and the trait by which any pool executes a run.
+//! Threads as a value, and the trait by which any pool can execute a run.
 
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +64,6 @@ pub trait Executor: Sync {
     fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync));
 }
 
-/// The calling thread.
 struct Caller;
 
 impl Executor for Caller {
@@ -103,8 +102,7 @@ impl Executor for CurrentPool {
     }
 }
 
-/// Makes `count` calls, from number `first` on. `join` keeps its bookkeeping on the stack, so this
-/// allocates nothing.
+/// Makes `count` calls, from number `first` on. Allocates nothing: `join` keeps its state on the stack.
 #[cfg(feature = "rayon")]
 fn by_halves(first: usize, count: usize, call: &(dyn Fn(usize) + Sync)) {
     if count <= 1 {
@@ -226,11 +224,9 @@ impl<'a> Threads<'a> {
 struct RunSlots<'s> {
     count: usize,
     queues: Queues,
-    /// The scratch of slots that no thread has taken. It makes each slot that of one thread,
-    /// whatever the executor does.
+    /// The scratch of free slots. A slot belongs to one thread, whatever the executor does.
     free: Mutex<Free<'s>>,
     share: usize,
-    /// Tasks that are done.
     done: AtomicUsize,
 }
 
@@ -245,7 +241,7 @@ impl<'s> RunSlots<'s> {
         Self { count, queues: Queues::new(tasks, count), free, share, done: AtomicUsize::new(0) }
     }
 
-    /// Does the tasks that are left, as call number `call` of the executor.
+    /// Does the tasks that are left, as call `call` of the executor.
     fn work(&self, call: usize, task: &impl Fn(usize, &mut [Line])) {
         let Some(scratch) = self.take() else { return };
         let mut done = 0;
@@ -253,11 +249,10 @@ impl<'s> RunSlots<'s> {
             task(i, scratch);
             done += 1;
         });
-        // What the tasks wrote is seen by who reads the count.
+        // Who reads the count also sees what the tasks wrote.
         self.done.fetch_add(done, Ordering::AcqRel);
     }
 
-    /// The scratch of a free slot.
     fn take(&self) -> Option<&'s mut [Line]> {
         let mut free = self.free.lock();
         free.slots = free.slots.checked_sub(1)?;
@@ -267,8 +262,8 @@ impl<'s> RunSlots<'s> {
     }
 }
 
-/// The queue that a thread begins with. A thread of rayon has a number of its own, while it makes
-/// other calls in each run.
+/// The queue that a thread begins with. For threads of rayon it is by their own number, as they make
+/// different calls in each run.
 fn own_queue(call: usize) -> usize {
     #[cfg(feature = "rayon")]
     return rayon::current_thread_index().unwrap_or(call);
@@ -276,18 +271,15 @@ fn own_queue(call: usize) -> usize {
     call
 }
 
-/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that
-/// it finds in its caches what it wrote in the run before. When its queue is empty, it goes on
-/// with the queues of others.
+/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, to find in its
+/// caches what it wrote before. When the queue is empty, it goes on with those of others.
 struct Queues {
     tasks: usize,
     count: usize,
-    /// The number of tasks of each queue that were taken.
     taken: [Taken; MOST_QUEUES],
 }
 
-/// The number of queues, at most. They are on the stack in every run, so their memory is
-/// bounded.
+/// Queues, at most. They are on the stack in every run.
 const MOST_QUEUES: usize = 32;
 
 /// A counter with two cache lines of 64 bytes for itself, because CPUs fetch lines in pairs.
@@ -299,7 +291,7 @@ impl Queues {
         Self { tasks, count: slots.min(MOST_QUEUES), taken: [const { Taken(AtomicUsize::new(0)) }; MOST_QUEUES] }
     }
 
-    /// Takes the tasks that are left in all queues, those of queue `own` first.
+    /// Takes all tasks that are left, those of queue `own` first.
     fn drain(&self, own: usize, mut task: impl FnMut(usize)) {
         for queue in (0..self.count).map(|i| (own % self.count + i) % self.count) {
             let (tasks, taken) = (tasks_of_thread(self.tasks, self.count, queue), &self.taken[queue].0);

@@ -9,13 +9,12 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::error::{Error, bail};
 
-/// One cache line, the unit and alignment of workspace.
+/// A cache line, the unit and alignment of the workspace.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct Line([u8; 64]);
 
-/// Lines that hold `count` values of type `T`; saturates, so that an absurd count exceeds every
-/// limit.
+/// Lines that hold `count` values of type `T`. Saturates, so that an absurd count exceeds every limit.
 pub(crate) fn lines_for<T>(count: usize) -> usize {
     match count.checked_mul(size_of::<T>()) {
         Some(bytes) => bytes.div_ceil(size_of::<Line>()),
@@ -95,12 +94,11 @@ impl<'a> Workspace<'a> {
         }
     }
 
-    /// Bytes of a borrowed slice that are of no use.
     pub(crate) fn unaligned(&self) -> usize {
         self.unaligned
     }
 
-    /// What a workspace of some bytes has, for error messages.
+    /// The size of a workspace, for error messages.
     pub(crate) fn description(bytes: usize, unaligned: usize) -> String {
         match unaligned {
             0 => format!("the workspace has {bytes} bytes"),
@@ -118,7 +116,7 @@ impl<'a> Workspace<'a> {
     }
 }
 
-/// An empty vector with room for `len` values; `what` begins the error's message.
+/// An empty vector with room for `len` values. `what` begins the error's message.
 pub(crate) fn reserved<T>(len: usize, what: impl core::fmt::Display) -> Result<Vec<T>, Error> {
     let mut values = Vec::new();
     if values.try_reserve_exact(len).is_err() {
@@ -127,8 +125,8 @@ pub(crate) fn reserved<T>(len: usize, what: impl core::fmt::Display) -> Result<V
     Ok(values)
 }
 
-/// What a task needs of the workspace: booked once, when a layer is planned, and taken in each run
-/// by what the booking returned.
+/// What a task needs of the workspace. It is booked when a layer is planned, and each run takes it by
+/// what the booking returned.
 ///
 /// (oneDNN's registry of scratch memory is the model: `src/common/memory_tracking.hpp`.)
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -138,14 +136,14 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Books `len` values, aligned to a cache line. The name is for those who read a plan.
+    /// Books `len` values, aligned to a cache line. The name is for the explanation.
     pub(crate) fn book<T>(&mut self, name: &'static str, len: usize) -> Piece<T> {
         let first = self.lines();
         self.pieces.push((name, lines_for::<T>(len)));
         Piece { first, len, of: PhantomData }
     }
 
-    /// Lines of all pieces; saturates.
+    /// Lines of all pieces. Saturates.
     pub(crate) fn lines(&self) -> usize {
         self.pieces.iter().fold(0, |sum, (_, lines)| sum.saturating_add(*lines))
     }
@@ -166,7 +164,6 @@ impl core::fmt::Display for Ledger {
 /// A piece of scratch that was booked.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Piece<T> {
-    /// Lines before it.
     first: usize,
     len: usize,
     of: PhantomData<T>,
@@ -181,7 +178,6 @@ impl<T> Clone for Piece<T> {
 impl<T> Copy for Piece<T> {}
 
 impl<T> Piece<T> {
-    /// Its number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -189,7 +185,6 @@ impl<T> Piece<T> {
 
 /// One task's share of the workspace.
 pub(crate) struct Arena<'a> {
-    /// Lines that were passed.
     passed: usize,
     rest: &'a mut [Line],
 }
@@ -199,8 +194,8 @@ impl<'a> Arena<'a> {
         Self { passed: 0, rest: lines }
     }
 
-    /// A booked piece; what it holds is unspecified. Pieces are taken in the order in which they
-    /// were booked.
+    /// A booked piece, with unspecified contents. Pieces must be taken in the order in which they were
+    /// booked.
     pub(crate) fn get<T: Pod>(&mut self, piece: Piece<T>) -> &'a mut [T] {
         assert!(piece.first >= self.passed, "pieces are taken in the order of booking");
         let rest = core::mem::take(&mut self.rest).split_at_mut(piece.first - self.passed).1;
@@ -209,7 +204,7 @@ impl<'a> Arena<'a> {
         self.take(piece.len)
     }
 
-    /// The next `count` values, aligned to a cache line; what they hold is unspecified.
+    /// The next `count` values, aligned to a cache line, with unspecified contents.
     fn take<T: Pod>(&mut self, count: usize) -> &'a mut [T] {
         let lines = lines_for::<T>(count);
         let (head, tail) = core::mem::take(&mut self.rest).split_at_mut(lines);

@@ -12,11 +12,11 @@ use crate::Operator;
 use crate::element::Element;
 use crate::error::{Error, bail};
 
-/// Plans of one layer by the shape of X, over one set of packed weights: for networks whose input
-/// shapes vary.
+/// Plans of one layer by the shape of X, over one set of packed weights: for networks whose input shapes
+/// vary.
 ///
-/// It keeps as many plans as it is told, and forgets the one that was not asked for the longest.
-/// Threads share it by reference. Two of them can plan for different shapes at the same time.
+/// It keeps a limited number of plans, and forgets the one that was not asked for the longest. Threads
+/// share it by reference, and may plan for different shapes at the same time.
 ///
 /// All plans read the weights as the first one packed them: see [`Planner::packed_for`] for what
 /// that means for the choice of the algorithm.
@@ -51,11 +51,11 @@ pub struct PlanCache<T: Element> {
 type Plans<T> = LruCache<Box<[usize]>, Arc<Plan<T>>>;
 
 impl<T: Element> PlanCache<T> {
-    /// Plans for all shapes of X that are known, packs W and the bias, and keeps the plans, `most` at
-    /// most. Plans for more shapes are made when they are asked for.
+    /// Plans for all known shapes of X, packs W and the bias, and keeps at most `most` plans. Plans for
+    /// other shapes are made when they are asked for.
     ///
-    /// The weights are packed for the fastest algorithm at the first shape: take the one of most
-    /// runs, or one of a middle size.
+    /// The weights are packed for the fastest algorithm at the first shape. Take the shape of most runs,
+    /// or one of a middle size.
     ///
     /// # Errors
     /// Those of [`Planner::plan`] and [`Plan::pack`]; those of [`plan`](Self::plan) for the other shapes;
@@ -94,13 +94,13 @@ impl<T: Element> PlanCache<T> {
         most: NonZeroUsize,
     ) -> Self {
         let planner = planner.packed_for(&packed);
-        // It grows as plans are added: `LruCache::new` would allocate for `most` of them at once.
+        // `LruCache::new` would allocate for `most` plans at once.
         let mut plans = LruCache::unbounded();
         plans.resize(most);
         Self { planner, operator: operator.into(), packed, plans: Mutex::new(plans) }
     }
 
-    /// The plan for X of a shape, made if it is not there.
+    /// The plan for a shape of X. It is made if it is not kept.
     ///
     /// # Errors
     /// Those of [`Planner::plan`]. Errors are not kept. Where these weights do not serve X of this
@@ -111,7 +111,7 @@ impl<T: Element> PlanCache<T> {
         if let Some(plan) = self.plans.lock().get(x_shape) {
             return Ok(plan.clone());
         }
-        // Other threads go on meanwhile. If one makes the same plan, the first one is kept.
+        // Other threads are not held up. If one of them makes the same plan, the first one is kept.
         let plan = self.planner.plan::<T>(self.operator.clone(), x_shape)?;
         Ok(self.keep(x_shape, plan))
     }
@@ -124,7 +124,7 @@ impl<T: Element> PlanCache<T> {
         }
         let evicted = plans.push(key, plan.clone());
         drop(plans);
-        // A plan takes long to be dropped: no other thread shall wait for that.
+        // Dropping a plan takes long, and must not hold up other threads.
         drop(evicted);
         plan
     }

@@ -31,7 +31,7 @@ use crate::units::{ByteCount, Count, Time};
 pub struct Explanation {
     pub(super) layer: String,
     pub(super) macs: u128,
-    /// Which taps are computed, if not all are.
+    /// Which taps are computed, unless all are.
     pub(super) taps: Option<String>,
     pub(super) picked: Algorithm,
     /// The pick's estimated time on one core, in nanoseconds.
@@ -65,7 +65,6 @@ pub struct Verdict {
     pub reason: String,
 }
 
-/// What the planner knows of a candidate.
 #[derive(Debug)]
 pub(super) struct Estimate {
     pub(super) algorithm: Algorithm,
@@ -179,7 +178,6 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Writes what only the whole text has.
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let recipe = &self.recipe;
         write!(f, "\n  {}", recipe.details)?;

@@ -1,4 +1,4 @@
-//! How the explanation of a plan is made of what the plan knows.
+//! Makes the explanation of a plan from what the plan keeps.
 
 use alloc::format;
 use alloc::string::String;

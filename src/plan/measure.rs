@@ -13,17 +13,17 @@ use crate::error::{Error, bail};
 use crate::exec::reserved;
 use crate::{ErrorKind, Operator, Threads, Workspace};
 
-/// Candidates that are measured, at most. Each takes time and memory, and the fastest one is
-/// rarely below the fourth place.
+/// Candidates that are measured, at most. Each takes time and memory, and the fastest is rarely below
+/// the fourth place.
 const MOST_CANDIDATES: usize = 4;
-/// The highest estimate of a candidate that is measured, as a multiple of the pick's estimate.
-/// Estimates are rarely further off.
+/// A candidate whose estimate exceeds the pick's by this factor is not measured. Estimates are rarely
+/// further off.
 const MOST_ESTIMATE_RATIO: f64 = 2.0;
-/// Rounds in which each candidate runs once, at least: one slow run must not decide.
+/// Rounds of one run of each candidate, at least, so that one slow run does not decide.
 const LEAST_ROUNDS: usize = 3;
-/// How long rounds go on, at least: short layers need more of them to be told apart.
+/// How long rounds go on, at least. Short layers need more of them to be told apart.
 const LEAST_DURATION: Duration = Duration::from_millis(150);
-/// What needs the memory, in error messages.
+/// For error messages.
 const WHAT: &str = "tuning";
 
 impl Planner {
@@ -80,8 +80,8 @@ impl Planner {
         for (_, algorithm) in candidates {
             match planner.clone().algorithm(algorithm).plan(operator.clone(), x_shape) {
                 Ok(plan) => timed.push(TimedCandidate::new(plan, &w, &bias)?),
-                // A forced algorithm gets the layer with all taps. An algorithm that accepts it
-                // only without the taps that see padding alone is not measured.
+                // A forced algorithm gets the layer with all taps. One that accepts only the layer
+                // without the invisible taps is not measured.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -106,7 +106,6 @@ impl Planner {
     }
 }
 
-/// A candidate with all that its runs need, and its fastest run.
 struct TimedCandidate<T: Element> {
     plan: Plan<T>,
     packed: PackedWeights<T>,

@@ -42,7 +42,7 @@ use explain::Estimate;
 use packed::{Format, PackedParts, PackedVisible, Packing};
 use visible::VisibleTaps;
 
-/// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
+/// A run whose estimate on one core is below so many nanoseconds is not shared among threads: handing
 /// over would cost as much as it saves.
 const SERIAL_COST: f64 = 4e3;
 
@@ -71,16 +71,15 @@ pub struct Plan<T: Element> {
     at_once: Geometry,
     /// The layer with all its taps: what every plan can pack.
     whole: Method<T>,
-    /// What is run instead where some taps see padding alone.
+    /// Runs instead if some taps see only padding.
     visible: Option<(VisibleTaps, Method<T>)>,
-    /// What is run instead where a weight is not finite, or its packed form.
+    /// Runs instead if a weight, or its packed form, is not finite.
     exact: Method<T>,
     threads: usize,
-    /// Whether this CPU has the ISA: kernels of another one panic where
-    /// they are called.
+    /// Whether this CPU has the ISA. Kernels of another ISA panic.
     is_runnable: bool,
     machine: Machine,
-    /// Made when it is asked for, because its words take time.
+    /// Made on demand, because its text takes time.
     explanation: Once<Explanation>,
 }
 
@@ -92,9 +91,9 @@ struct Method<T: Element> {
     recipe: Recipe,
     /// Estimated time on one core, in nanoseconds.
     cost: f64,
-    /// Those of all candidates.
+    /// Of all candidates.
     estimates: Vec<Estimate>,
-    /// Whether it was picked because a measurement says so.
+    /// Whether a measurement picked it.
     is_measured: bool,
 }
 
@@ -163,7 +162,6 @@ impl<T: Element> Plan<T> {
         self.slots(self.method(), threads)
     }
 
-    /// The number of threads that a run by a method uses.
     fn slots(&self, method: &Method<T>, threads: Threads<'_>) -> Result<usize, Error> {
         let (op, count, planned) = (self.geometry.op, threads.count(), self.threads);
         if count == 0 {
@@ -235,7 +233,7 @@ impl<T: Element> Plan<T> {
             }
             None => None,
         };
-        // Transforms of finite weights may exceed the range of their type.
+        // Transforms of finite weights may overflow.
         let is_finite = whole.is_finite() && visible.as_ref().is_none_or(|visible| visible.packing.is_finite());
         if is_finite { Ok(PackedParts { whole, visible }.into()) } else { exact() }
     }
@@ -269,7 +267,8 @@ impl<T: Element> Plan<T> {
         if let Some(difference) = format.layer.difference(&self.whole.format.layer) {
             bail!(PackedMismatch, "{op}: {difference}");
         }
-        // Every plan runs the definition's loops on weights that are not finite. An empty Y reads none.
+        // Every plan runs the definition's loops on weights that are not finite. An empty Y reads no
+        // weights.
         if *format == self.exact.format || self.geometry.output_len() == 0 {
             return Ok(());
         }
@@ -281,12 +280,12 @@ impl<T: Element> Plan<T> {
         )
     }
 
-    /// What is run if all weights are finite.
+    /// The method for finite weights.
     fn method(&self) -> &Method<T> {
         self.visible.as_ref().map_or(&self.whole, |(_, method)| method)
     }
 
-    /// Whether the pick's kernels read these weights.
+    /// Whether the kernels of [`method`](Self::method) read these weights.
     fn reads(&self, packed: &PackedWeights<T>) -> bool {
         let PackedParts { whole, visible } = &*packed.parts;
         whole.format == self.whole.format
@@ -297,7 +296,7 @@ impl<T: Element> Plan<T> {
             })
     }
 
-    /// What is run on packed weights, and the part of them that it reads.
+    /// The method for packed weights, and the part of them that it reads.
     fn method_for<'a>(&'a self, packed: &'a PackedWeights<T>) -> Result<(&'a Method<T>, &'a Packing<T>), Error> {
         self.accepts(packed)?;
         Ok(match (&self.visible, &packed.parts.visible) {
@@ -319,7 +318,6 @@ impl<T: Element> Plan<T> {
         Ok(())
     }
 
-    /// Whether weights can be packed, and the lengths of W and of the bias.
     fn check_weights(&self, w: &[T], bias: Option<&[T]>) -> Result<(), Error> {
         self.check_runnable()?;
         self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
@@ -331,7 +329,7 @@ impl<T: Element> Plan<T> {
         }
     }
 
-    /// The bias, or zeros, as sums are computed.
+    /// The bias, or zeros, in the computing type.
     fn bias_values(&self, bias: Option<&[T]>) -> Result<Vec<T::Acc>, Error> {
         let mut values = reserved(self.geometry.out_channels, format_args!("{}, bias", self.geometry.op))?;
         match bias {
@@ -341,12 +339,11 @@ impl<T: Element> Plan<T> {
         Ok(values)
     }
 
-    /// The length of X.
     pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
         self.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
     }
 
-    /// The shape is for the message only: it is an allocation, which a run must not make.
+    /// `shape` is called only for the message: it allocates, which a run must not do.
     fn check_len(
         &self,
         name: &str,

@@ -17,14 +17,12 @@ use crate::error::Error;
 use crate::exec::{lines_for, reserved};
 use crate::{DType, Geometry, Op};
 
-/// Everything that packed weights depend on: weights are accepted where it is the same. The batch and
-/// the spatial size of X are not in it.
+/// Everything that packed weights depend on. The batch and the spatial size of X are not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Format {
     pub(crate) layer: LayerOfWeights,
     pub(crate) layout: WeightLayout,
-    /// Number of packed values.
     pub(crate) len: usize,
 }
 
@@ -36,7 +34,7 @@ impl Format {
     }
 }
 
-/// What a caller states of the layer that weights are of.
+/// The part that the caller's layer determines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct LayerOfWeights {
@@ -64,9 +62,9 @@ impl LayerOfWeights {
         }
     }
 
-    /// Number of output channels, which is that of biases.
+    /// The number of output channels.
     ///
-    /// None if the shape of W is none, which only a forged file says.
+    /// None if the shape of W has no axis for them, as in a forged file.
     #[cfg(feature = "save")]
     pub(crate) fn out_channels(&self) -> Option<usize> {
         match self.op {
@@ -111,7 +109,7 @@ impl LayerOfWeights {
     }
 }
 
-/// Packed weights in one format, as a lowering packed them.
+/// Packed weights in one format.
 pub(crate) struct Packing<T: Element> {
     pub(crate) format: Format,
     pub(crate) memory: PackedMemory,
@@ -189,7 +187,6 @@ pub(crate) struct PackedParts<T: Element> {
     pub(crate) visible: Option<PackedVisible<T>>,
 }
 
-/// The taps that meet input, packed.
 pub(crate) struct PackedVisible<T: Element> {
     /// The taps of each spatial axis.
     pub(crate) taps: Vec<Range<usize>>,

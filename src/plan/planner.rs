@@ -42,9 +42,9 @@ use crate::{ErrorKind, Geometry, Operator};
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Planner {
-    /// An error where the environment names none.
+    /// An error if the environment names none.
     machine: Result<Machine, String>,
-    /// Whether a CPU that lacks the ISA will do: plans are not run then.
+    /// Whether the CPU may lack the ISA, because plans are not run.
     may_lack_isa: bool,
     algorithm: Option<Algorithm>,
     accuracy: Accuracy,
@@ -56,20 +56,20 @@ pub struct Planner {
     tuning: Arc<Tuning>,
 }
 
-/// Whether the caller or a measurement have named an algorithm, or the weights allow but one.
+/// What narrows the choice of an algorithm.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     None,
-    /// Taken if it accepts the layer within the limits.
+    /// The tuning's choice. Taken if it accepts the layer within the limits.
     Prefer(Algorithm),
-    /// Taken, or the plan fails.
+    /// The caller's choice. Taken, or the plan fails.
     Force(Algorithm),
     /// A weight is not finite: only the definition's loops are right.
     Exact,
 }
 
 impl Wish {
-    /// Why an algorithm is not asked, if it is not.
+    /// Why an algorithm is not asked, if so.
     fn exclusion(self, algorithm: Algorithm) -> Option<&'static str> {
         match self {
             Self::Force(forced) if forced != algorithm => Some("another algorithm is forced"),
@@ -78,19 +78,18 @@ impl Wish {
         }
     }
 
-    /// Whether a measurement has picked the algorithm.
     fn prefers(self, algorithm: Algorithm) -> bool {
         matches!(self, Self::Prefer(preferred) if preferred == algorithm)
     }
 
-    /// Whether the plan fails unless one of the algorithms that are asked accepts.
+    /// Whether the plan fails if no algorithm that is asked accepts.
     fn is_binding(self) -> bool {
         matches!(self, Self::Force(_) | Self::Exact)
     }
 }
 
-/// What is known of weights that are packed: their formats for all taps, and, where they were
-/// packed too, for the taps that meet input, with the ranges of those taps.
+/// The formats of weights that are packed already: for all taps, and, if they were packed too, for the
+/// visible taps with their ranges.
 #[derive(Debug, Clone)]
 struct PackedFor {
     whole: Format,
@@ -297,7 +296,7 @@ impl Planner {
             false => geometry.clone(),
         };
         let layer = Layer { geometry: &at_once, machine };
-        // Where Y is empty, nothing reads the weights: any layout will do.
+        // If Y is empty, nothing reads the weights, and any layout will do.
         let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0);
         let error = |Refusal { kind, reason }| Error::new(kind, format!("{name}: {reason}"));
         let picks = self.picks::<T>(&layer, packed).map_err(|refusal| {
@@ -332,8 +331,8 @@ impl Planner {
         limit: usize,
     ) -> Result<Picked<T>, Refusal> {
         let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
-        // Where an algorithm is forced that cannot do without the other taps, or the weights were
-        // packed for others, all are computed.
+        // All taps are computed if a forced algorithm needs them, or if the weights were packed for
+        // other taps.
         let visible = VisibleTaps::new(layer.geometry).and_then(|taps| {
             let layer = Layer { geometry: &taps.geometry, ..*layer };
             let Some(packed) = packed else {
@@ -341,7 +340,7 @@ impl Planner {
                 return (pick.cost() < whole.cost()).then_some((taps, pick));
             };
             let (_, format) = packed.visible.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
-            // Where Y has a single position, its stride counts as 1.
+            // For a single output position, its stride counts as 1.
             if format.layer != LayerOfWeights::new::<T>(&taps.geometry, layer.machine.isa()) {
                 return None;
             }
@@ -368,18 +367,16 @@ impl Planner {
         }
     }
 
-    /// What a measured pick for a geometry is kept under.
     pub(super) fn tuning_key<'a, T: Element>(&self, geometry: &'a Geometry, isa: Isa) -> TuningKey<'a> {
         TuningKey { geometry, dtype: T::DTYPE, isa, threads: self.threads, accuracy: self.accuracy }
     }
 
-    /// The tuning's pick for a layer.
     pub(super) fn measured_pick(&self, key: &TuningKey<'_>) -> Option<Algorithm> {
         self.tuning.pick(key)
     }
 
     /// Takes the cheapest offer within a limit of the workspace, and builds it. If weights are packed
-    /// already, it reads those.
+    /// already, it reads these.
     fn choose<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Format>, limit: usize) -> Result<Pick<T>, Refusal> {
         let &Layer { geometry, machine } = layer;
         let request = Request::<T> {
@@ -419,7 +416,7 @@ impl Planner {
             };
             return Err(Refusal { kind: ErrorKind::Unavailable, reason });
         };
-        // The layout is the same, so that only a forged file has another number of values.
+        // As the layout is the same, only a forged file has another number of values.
         if let Some(format) = packed
             && format.len != recipe.packed_len
         {
@@ -431,7 +428,6 @@ impl Planner {
         Ok(Pick { index, estimates, is_measured, recipe, lowering })
     }
 
-    /// Asks all candidates.
     fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish, limit: usize) -> Answers<'a, T> {
         let mut answers = Answers { estimates: Vec::new(), best: None, too_large: None };
         for candidate in registry::candidates::<T>() {
@@ -460,8 +456,8 @@ impl Planner {
         answers
     }
 
-    /// An offer, if its scratch for all threads is within a limit. `too_large` keeps the least number
-    /// of bytes beyond it.
+    /// An offer, if its scratch for all threads is within the limit. `too_large` keeps the least number
+    /// of bytes that exceed it.
     ///
     /// # Errors
     /// The number of bytes and the limit.
@@ -512,8 +508,8 @@ impl Planner {
     }
 }
 
-/// Why no algorithm can use weights of a layout, with the reason of the one that packs so if it has one of
-/// its own.
+/// Why no algorithm can use weights of a layout. It includes the reason of the algorithm that packs so,
+/// if there is one.
 fn unreadable(layout: &WeightLayout, estimates: &[Estimate]) -> String {
     let packs_so = |name: &str| name.split(':').next() == Some(layout.algorithm());
     let own = estimates.iter().filter(|estimate| packs_so(estimate.algorithm.name()));
@@ -523,7 +519,7 @@ fn unreadable(layout: &WeightLayout, estimates: &[Estimate]) -> String {
 }
 
 impl<T: Element> Method<T> {
-    /// The loops of the definition, which no limit and no wish of a planner excludes.
+    /// The loops of the definition, which no limit and no choice excludes.
     pub(super) fn exact(geometry: &Geometry, machine: &Machine, threads: usize, activation: Activation) -> Self {
         let (activation, accuracy) = (activation.lower(), Accuracy::Strict);
         let request = Request::<T> {
@@ -548,10 +544,10 @@ impl<T: Element> Method<T> {
     }
 }
 
-/// Elements of Y, and tasks, up to which debug builds look at each element of a new plan.
+/// Elements of Y, and tasks, up to which debug builds check each element of a new plan.
 const MOST_LOOKED_AT: usize = 1 << 20;
 
-/// Makes the tasks of a lowering. Debug builds look at each element of small ones.
+/// Makes the tasks of a lowering. Debug builds check each element of small ones.
 ///
 /// # Panics
 /// If their number is not the recipe's; in debug builds, if an element has two tasks or none.
@@ -565,37 +561,34 @@ fn tasks<T: Element>(lowering: Box<dyn Lowering<T>>, recipe: &Recipe, geometry: 
     Tasks::new(lowering, shape)
 }
 
-/// A layer on a machine: what a method is picked for.
 #[derive(Clone, Copy)]
 struct Layer<'a> {
     geometry: &'a Geometry,
     machine: &'a Machine,
 }
 
-/// Why nothing is picked.
 struct Refusal {
     kind: ErrorKind,
     reason: String,
 }
 
-/// What is picked for all taps, and for those that meet input, if they are not all.
+/// The picks for all taps, and for the visible ones if these are not all.
 struct Picked<T: Element> {
     whole: Pick<T>,
     visible: Option<(VisibleTaps, Pick<T>)>,
 }
 
 impl<T: Element> Picked<T> {
-    /// What a run will do.
+    /// The pick that runs.
     fn run(&self) -> &Pick<T> {
         self.visible.as_ref().map_or(&self.whole, |(_, visible)| visible)
     }
 }
 
-/// What the candidates answered.
 struct Answers<'a, T: Element> {
     /// One for each candidate of the operator, in their order.
     estimates: Vec<Estimate>,
-    /// The best offer, and its place in the list.
+    /// The best offer, and its place among the candidates.
     best: Option<(usize, Offer<'a, T>)>,
     /// The least bytes of workspace of the offers that exceed the limit.
     too_large: Option<usize>,
@@ -603,10 +596,8 @@ struct Answers<'a, T: Element> {
 
 /// The pick among the candidates.
 struct Pick<T: Element> {
-    /// Its place in the list.
     index: usize,
     estimates: Vec<Estimate>,
-    /// Whether it was picked because a measurement says so.
     is_measured: bool,
     recipe: Recipe,
     lowering: Tasks<dyn Lowering<T>>,
@@ -618,7 +609,7 @@ impl<T: Element> Pick<T> {
         *self.estimates[self.index].cost.as_ref().expect("the pick was offered")
     }
 
-    /// The method; `geometry` is that of its request, as is the ISA.
+    /// The method. `geometry` and `isa` are those of its request.
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
         let (algorithm, cost) = (self.estimates[self.index].algorithm, self.cost());
         let Self { estimates, is_measured, recipe, lowering, .. } = self;

@@ -1,4 +1,4 @@
-//! Runs: what a run reads and writes, and its checks.
+//! What a run reads and writes, and its checks.
 
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
@@ -61,13 +61,12 @@ pub struct Run<'a, 'y, T: Element> {
     packed: &'a PackedWeights<T>,
     residual: Addend<'a, T>,
     y: Target<'y, T>,
-    /// Memory, and its description.
+    /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
     strides: Strides,
 }
 
-/// The distances between images that were asked for.
 #[derive(Clone, Copy, Default)]
 struct Strides {
     x: Option<usize>,
@@ -172,7 +171,7 @@ impl<T: Element> Plan<T> {
         let x_images = self.images("X", x.len(), strides.x, Sizes::OF_X)?;
         let y_images = self.images("Y", y.len(), strides.y, Sizes::OF_Y)?;
         if !y.is_init() {
-            // Elements between images would not be.
+            // Otherwise, elements between images would stay uninitialised.
             self.check_len("Y", y.len(), self.geometry.output_len(), || self.geometry.output_shape())?;
         }
         let residual_images = match residual {
@@ -200,7 +199,7 @@ impl<T: Element> Plan<T> {
         Ok(y.fill(&proven, y_images, (threads, slots), (scratch, of_thread), &run))
     }
 
-    /// Where the images of a tensor of `len` elements lie.
+    /// The images of a tensor of `len` elements.
     fn images(&self, name: &str, len: usize, stride: Option<usize>, sizes: Sizes) -> Result<SpacedImages, Error> {
         let (op, batch, at_once) = (self.geometry.op, self.geometry.batch, (sizes.len)(&self.at_once));
         let count = batch.checked_div(self.at_once.batch).unwrap_or(1);
@@ -236,7 +235,7 @@ impl<T: Element> Plan<T> {
         Ok(images)
     }
 
-    /// The memory of a workspace, if it has enough for some threads.
+    /// The memory of a workspace, if it is enough for some threads.
     fn checked_scratch<'s>(
         &self,
         (lines, unaligned): (&'s mut [Line], usize),
@@ -252,7 +251,6 @@ impl<T: Element> Plan<T> {
     }
 }
 
-/// The sizes of X or Y.
 #[derive(Clone, Copy)]
 struct Sizes {
     len: fn(&Geometry) -> usize,

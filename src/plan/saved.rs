@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The checksum finds damage, not forgery. A forged file can make results wrong, because nothing is
-//! known of its values. But no field of its description is believed:
+//! known of its values. But no field of its description is trusted:
 //!
 //! - the lengths of bias and values are those that the file has room for;
 //! - values that are not finite are read only as W itself, for the definition's loops;
@@ -36,22 +36,18 @@ use crate::element::{Element, all_finite};
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
 
-/// The first bytes, by which a file is known.
 const MAGIC: [u8; 8] = *b"convoke\n";
 
 /// Changes whenever the form or the layout of any kernel's weights does.
 const VERSION: u32 = 2;
 
-/// Where the part begins whose checksum is kept.
+/// The checksum covers everything from here on.
 const CHECKED: usize = 16;
 
-/// Where the description begins.
 const HEAD: usize = 24;
 
-/// Bytes of a line.
 const LINE: usize = size_of::<Line>();
 
-/// What is known of the weights, before their values.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Description {
     whole: Format,
@@ -66,7 +62,7 @@ impl Description {
         Ok(encoded)
     }
 
-    /// Bytes of weights with this description; saturates.
+    /// Bytes of weights with this description. Saturates.
     fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
         let head = lines_for::<u8>(HEAD + self.encoded()?.len());
         let formats = [Some(&self.whole), self.visible.as_ref().map(|(_, format)| format)];
@@ -78,14 +74,14 @@ impl Description {
     }
 }
 
-/// The parts behind a description that are not written yet.
+/// The parts behind a description that are still to be written.
 struct FileParts<'a> {
     rest: &'a mut [u8],
 }
 
 impl<'a> FileParts<'a> {
-    /// Fills bytes with zeros, writes what is before the values, but for the checksum, and returns the
-    /// parts behind.
+    /// Clears `bytes`, writes all that precedes the values except the checksum, and returns the parts
+    /// behind.
     fn behind(description: &Description, bytes: &'a mut [u8]) -> Result<Self, Error> {
         let encoded = description.encoded()?;
         bytes.fill(0);
@@ -97,14 +93,14 @@ impl<'a> FileParts<'a> {
         Ok(Self { rest })
     }
 
-    /// The next values, which begin at a multiple of 64 bytes. They are zero.
+    /// The next values, all zero. They begin at a multiple of 64 bytes.
     fn next<V: Pod>(&mut self, len: usize) -> &'a mut [V] {
         let (part, rest) = core::mem::take(&mut self.rest).split_at_mut(lines_for::<V>(len) * LINE);
         self.rest = rest;
         &mut bytemuck::cast_slice_mut(part)[..len]
     }
 
-    /// Packs W as a method does, and returns whether all packed values are finite.
+    /// Packs W by a method. Returns whether all packed values are finite.
     fn pack<T: Element>(&mut self, method: &Method<T>, w: &[T], bias: &[T::Acc]) -> bool {
         self.next(bias.len()).copy_from_slice(bias);
         let packed = self.next(method.format.len);
@@ -113,7 +109,6 @@ impl<'a> FileParts<'a> {
     }
 }
 
-/// Writes the checksum.
 fn seal(bytes: &mut [u8]) {
     let sum = xxh3_64(&bytes[CHECKED..]).to_ne_bytes();
     bytes[MAGIC.len()..CHECKED].copy_from_slice(&sum);
@@ -214,13 +209,13 @@ impl<T: Element> Plan<T> {
         Ok(packed)
     }
 
-    /// The description of weights that the plan packs, if all are finite.
+    /// The description of finite weights.
     fn description(&self) -> Description {
         let visible = self.visible.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
         Description { whole: self.whole.format.clone(), visible }
     }
 
-    /// The description of weights that are packed as they are.
+    /// The description of weights that are not all finite.
     fn exact_description(&self) -> Description {
         Description { whole: self.exact.format.clone(), visible: None }
     }
