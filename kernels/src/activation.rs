@@ -3,10 +3,10 @@
 use crate::Real;
 use crate::dest::Dest;
 
-/// The activation at the end of the epilogue, as kernels compute it: in the computing type, with
-/// one clamp for all activations that are clamps. NaN stays NaN in all of them.
+/// The activation at the end of the epilogue, in the computing type. All clamps are one variant. NaN
+/// stays NaN in all.
 ///
-/// `convoke::Activation` is what a caller of that crate chooses. It is turned into this type when
+/// `convoke::Activation` is turned into this type when a layer is planned.
 /// a layer is planned.
 ///
 /// Errors are counted in units of round-off of the result. A subnormal `1 / (1 + e^-x)` has an error
@@ -15,7 +15,7 @@ use crate::dest::Dest;
 pub enum Activation<T> {
     /// `min(max(x, lo), hi)`. It is the identity if the bounds are infinite.
     Clamp(T, T),
-    /// `x` where it is not negative, and `alpha * x` where it is.
+    /// `x` if it is not negative, otherwise `alpha * x`.
     LeakyRelu(T),
     /// `x * min(max(x / 6 + 1/2, 0), 1)`.
     HardSwish,
@@ -87,9 +87,8 @@ impl<T: Real> ActivationKernel<T> {
         unsafe { self.rows(&mut Dest::from_slice(values), (1, len), 0) };
     }
 
-    /// Does the same as [`values`](Self::values) for `rows` rows of `len` elements of a destination,
-    /// which begin `ld` elements apart. It is called after a kernel has stored them, while they are in
-    /// the L1 cache.
+    /// As [`values`](Self::values), for `rows` rows of `len` elements of a destination, `ld` apart. A
+    /// kernel has just stored them, and they are in the L1 cache.
     ///
     /// # Safety
     /// Memory: the elements of the rows are initialised, and the holder of the destination may write
@@ -103,7 +102,6 @@ impl<T: Real> ActivationKernel<T> {
         let Some(last) = rows.checked_sub(1) else { return };
         assert!(last == 0 || len <= ld, "rows overlap");
         assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len(), "a row ends beyond the destination");
-        // Rows without a gap are one.
         let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
         let (y, activation) = (dest.as_mut_ptr(), self.activation);
         let args = ActivateArgs { activation, rows, len, x: y, x_row: ld, residual: core::ptr::null(), y, ld };

@@ -1,5 +1,5 @@
-//! All kernels of the build, for planning. Kernels of an instruction set that this CPU lacks can be
-//! read: they have their names and sizes. A call of one is a panic.
+//! All kernels of the build, for planning. Names and sizes of kernels can be read on any CPU. To call a
+//! kernel whose ISA this CPU lacks is a panic.
 
 use crate::depthwise::DepthwiseKernels;
 use crate::depthwise_transposed::DepthwiseTransposedKernel;
@@ -30,14 +30,14 @@ pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<
     kernels(isa).map(|kernels| &kernels.depthwise)
 }
 
-/// The kernels with vectors along positions, by width: in a list of one width, kernel i has a tile
-/// of i + 1 rows. The narrowest come first.
+/// The kernels with vectors along positions, by width, the narrowest first: kernel i of a list has a
+/// tile of i + 1 rows.
 pub fn spatial_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [SpatialKernel<T>]> {
     spatial_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
 }
 
-/// The kernels with vectors along channels, by width: in a list of one width, kernel i has a tile
-/// of i + 1 pixels. The narrowest come first.
+/// The kernels with vectors along channels, by width, the narrowest first: kernel i of a list has a tile
+/// of i + 1 pixels.
 pub fn channel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [ChannelKernel<T>]> {
     channel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
 }

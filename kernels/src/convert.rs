@@ -1,6 +1,6 @@
 //! Conversions of slices, whole vectors at a time.
 
-/// The elements of a vector of `f16` that is converted at once, at most.
+/// Elements of a vector of `f16` that is converted at once, at most.
 const MOST: usize = 16;
 
 /// Converts `W` values at once.
@@ -35,12 +35,11 @@ pub(crate) fn convert<const W: usize, C: Conversion<W>>(conversion: &C, src: &[C
     }
 }
 
-/// Converts fewer elements than a vector has, and at most `2 * N`. The first `N` go to the lower half
-/// of a vector, the last `N` to its upper half; they may overlap. `N` is a constant, so that the
-/// copies are moves of registers.
+/// Converts fewer elements than a vector has, and at most `2 * N`. The first `N` go to the lower half of
+/// a vector, the last `N` to its upper half; they may overlap. As `N` is a constant, copies are moves of
+/// registers.
 #[inline(always)]
 fn convert_ends<const W: usize, const N: usize, C: Conversion<W>>(conversion: &C, src: &[C::From], dst: &mut [C::To]) {
-    // That many elements are a whole vector.
     if const { N > W / 2 } {
         return;
     }

@@ -1,5 +1,4 @@
-//! The kernels of depthwise transposed convolution with stride 2: descriptor, raw arguments, and
-//! safe call.
+//! The kernels of depthwise ConvTranspose with stride 2: descriptor, raw arguments, and safe call.
 
 use crate::Real;
 use crate::dest::Dest;
@@ -25,7 +24,7 @@ pub(crate) struct DepthwiseTransposedArgs<'a, T> {
 }
 
 impl<T> DepthwiseTransposedArgs<'_, T> {
-    /// Half of the elements cropped before a row, rounded down. It is the position in X of output 0.
+    /// Half of the elements cropped before a row, rounded down, which is the position in X of output 0.
     #[inline(always)]
     pub(crate) fn shift(&self) -> isize {
         (self.output.cropped / 2) as isize
@@ -57,7 +56,7 @@ pub struct DepthwiseTransposedOutput {
     pub width: usize,
     /// Elements that are cropped before a row.
     pub cropped: usize,
-    /// The first row, counted from the row that the first tap of X's first row adds to.
+    /// The first row, relative to the row that the first tap of X's first row adds to.
     pub row: usize,
     /// Number of rows.
     pub rows: usize,
@@ -80,9 +79,8 @@ pub struct DepthwiseTransposedKernel<T: 'static> {
 name_and_isa!(DepthwiseTransposedKernel, "Name, as `<dtype>_depthwise_transposed_<taps down>x<taps along>`.");
 
 impl<T: Real> DepthwiseTransposedKernel<T> {
-    /// Rows, and elements of a row, are fewer than this: those of X, of the output, and those
-    /// cropped before the output. The product of two of them fits `isize`, so that no position
-    /// overflows.
+    /// Rows, and elements of a row, are fewer than this: of X, of the output, and cropped before the
+    /// output. The product of two of them fits `isize`, so that no position overflows.
     pub const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
     /// The least elements of a row of X.
     pub const LEAST_WIDTH: usize = LEAST_ROW;

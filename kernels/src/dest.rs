@@ -2,8 +2,8 @@
 
 use core::mem::MaybeUninit;
 
-/// A region of the output that one tile writes. It is the only holder of the right to write the
-/// elements that it names.
+/// A region of the output that one tile writes. Its holder alone has the right to write the elements
+/// that it names.
 #[derive(Debug)]
 pub struct Dest<'a, T> {
     y: *mut T,

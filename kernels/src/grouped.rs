@@ -10,60 +10,58 @@ use crate::simd::Simd;
 use crate::ukernel::{Epilogue, EpilogueArgs, Prefetch, tile_kernel};
 use crate::{Isa, Real, gcd};
 
-/// The most vectors of a tile along positions. The tables of masks have as many masks more than a
-/// row or plane needs.
+/// Vectors of a tile along positions, at most. Tables of masks have so many masks in excess.
 const MOST_VECTORS: usize = 8;
-/// The most masks near the border of a plane: 1 MiB of them.
+/// Masks near the border of a plane, at most: 1 MiB of them.
 const MOST_MASKS: usize = 1 << 18;
-/// The most taps of all channels: 128 MiB of them.
+/// Taps of all channels, at most: 128 MiB of them.
 const MOST_STEPS: usize = 1 << 24;
-/// The most elements of a tile, which are kept on the stack.
+/// Elements of a tile, at most. It is on the stack.
 const MOST_TILE: usize = 512;
 
 /// A tap of one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlatTap {
-    /// The element of X that output position 0 sees, counted from the first element of X. It may
-    /// lie outside of the channel's plane.
+    /// The element that output position 0 reads, from the first element of X on. It may lie outside of
+    /// the channel's plane.
     pub(crate) offset: i32,
-    /// Where the tap's masks begin among the border masks.
+    /// The first of the tap's border masks.
     pub(crate) masks: u32,
 }
 
-/// Where the taps of a convolution read, if output rows are as long as rows of X. A plane is then
-/// one run of positions, and a tap is the same run, shifted. The table is validated once.
+/// Where the taps of a convolution read, if output rows are as long as rows of X. A plane is then one
+/// run of positions, and a tap reads the same run, shifted. The table is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatTaps {
-    /// The taps, column after column. The taps of a column lie below one another; for each column
-    /// they are listed for all channels.
+    /// The taps, by column: for each column, those of all channels. The taps of a column lie below one
+    /// another.
     pub(crate) taps: Box<[FlatTap]>,
     pub(crate) column_len: usize,
     pub(crate) columns: usize,
-    /// For each column, masks of the lanes that do not see padding beside a row. Vector v takes
-    /// mask `v % period`; the list goes on for `MOST_VECTORS` masks behind the period.
+    /// For each column, masks of the lanes that do not read padding beside a row. Vector v has mask `v %
+    /// period`; `MOST_VECTORS` masks follow behind the period.
     pub(crate) masks: Box<[u32]>,
     pub(crate) period: usize,
-    /// Vectors before `head` see positions before the plane, and vectors from `tail` on see
-    /// positions behind it.
+    /// Vectors before `head` read positions before the plane, and vectors from `tail` on positions
+    /// behind it.
     pub(crate) head: usize,
     pub(crate) tail: usize,
-    /// For each tap of a channel, masks of the lanes that see X's plane, for the vectors near the
-    /// border. These are all vectors before `gap.0`, and the vectors from `gap.0 + gap.1` on.
+    /// For each tap of a channel, masks of the lanes that read X's plane, for the vectors near the
+    /// border: all before `gap.0`, and those from `gap.0 + gap.1` on.
     pub(crate) border_masks: Box<[u32]>,
     pub(crate) gap: (usize, usize),
     lanes: usize,
     /// Elements of all channels of X.
     len: usize,
-    /// Elements of a plane of X, and elements of an output channel.
     plane: usize,
     outputs: usize,
-    /// The least and the greatest position that a tap sees at output position 0.
+    /// The least and the greatest position that a tap reads at output position 0.
     least: isize,
     most: isize,
 }
 
 impl FlatTaps {
-    /// The most elements of a row, because the table of masks grows with them.
+    /// Elements of a row, at most: the table of masks grows with them.
     pub const MOST_WIDTH: usize = 4096;
 
     /// Makes the table for vectors of `lanes` elements.
@@ -94,7 +92,7 @@ impl FlatTaps {
         let (mut least, mut most) = (0, 0);
         for (row, column) in positions() {
             let position = row.1.checked_mul(width as isize)?.checked_add(column.1)?;
-            // With this limit, sums of positions fit in 32 bits, too.
+            // With this limit, sums of positions fit 32 bits, too.
             if position.unsigned_abs() > 1 << 30 {
                 return None;
             }
@@ -103,15 +101,14 @@ impl FlatTaps {
                 return None;
             }
         }
-        // Without taps nothing is read of any channel.
+        // Without taps, nothing is read of any channel.
         let channels = if rows.is_empty() || columns.is_empty() { 0 } else { channels };
         if positions().count().checked_mul(channels)? > MOST_STEPS {
             return None;
         }
-        // No offset is greater than that of the last position of the last channel.
         let last = isize::try_from(channels.checked_mul(pitch)?).ok()?.checked_add(most)?;
         i32::try_from(last).ok()?;
-        // The lanes of a vector that do not see padding beside a row through a column of taps.
+        // The lanes of a vector that do not read padding beside a row through a column of taps.
         let inside = |vector: usize, column: isize| {
             let mut at = vector * lanes % width;
             (0..lanes).fold(0_u32, |mask, lane| {
@@ -120,8 +117,8 @@ impl FlatTaps {
                 mask | u32::from(is_inside) << lane
             })
         };
-        // The lanes of a vector that are output positions, and see X's plane or padding beside its
-        // rows, if position 0 sees position `shift` of the plane.
+        // The lanes of a vector that are output positions, and read X's plane or padding beside its
+        // rows, if position 0 reads position `shift` of the plane.
         let within = |vector: usize, shift: isize| {
             let lane = |at: isize| (at - (vector * lanes) as isize).clamp(0, lanes as isize);
             let (begin, end) = (lane(-shift), lane((plane as isize - shift).min(outputs as isize)));
@@ -180,7 +177,6 @@ impl FlatTaps {
         })
     }
 
-    /// Masks of a column of taps.
     #[inline(always)]
     pub(crate) fn mask_pitch(&self) -> usize {
         self.period + MOST_VECTORS
@@ -198,16 +194,14 @@ impl FlatTaps {
         self.outputs
     }
 
-    /// How many vectors of the output's positions see positions before or behind a plane. Their
-    /// loads are slower.
+    /// The vectors of output positions that read positions outside of a plane. Their loads are slower.
     #[must_use]
     pub fn border(&self) -> usize {
         let vectors = self.outputs.div_ceil(self.lanes);
         (self.head + vectors - self.tail).min(vectors)
     }
 
-    /// A range of elements of each plane that holds all elements that the outputs from `from` to
-    /// `to` see. It may also hold elements that none of them sees.
+    /// A range of elements of each plane that contains all that the outputs from `from` to `to` read.
     #[must_use]
     pub fn window(&self, from: usize, to: usize) -> core::ops::Range<usize> {
         let seen = |at: usize, shift: isize| at.saturating_add_signed(shift).min(self.plane);
@@ -231,8 +225,7 @@ pub(crate) struct FlatArgs<'a, T> {
     pub(crate) taps: &'a FlatTaps,
     pub(crate) w: *const T,
     pub(crate) x: *const T,
-    /// The address that is prefetched. It moves by `prefetch_step` bytes with every step. Any
-    /// address is allowed.
+    /// The address that is prefetched, any address. It moves by `prefetch_step` bytes with each step.
     pub(crate) prefetch: *const u8,
     pub(crate) prefetch_step: usize,
     /// The vector of positions that the first tile begins with.
@@ -264,8 +257,8 @@ pub struct FlatInput<'a, T> {
     pub prefetch: Prefetch,
     /// The vector of output positions that the first tile begins with.
     pub first: usize,
-    /// How many vectors of output positions are summed. The last tile may have fewer vectors than
-    /// the others. The last vector begins before the last output position.
+    /// Vectors of output positions that are summed. The last tile may have fewer than the others. The
+    /// last vector begins before the last output position.
     pub vectors: usize,
 }
 

@@ -1,12 +1,12 @@
-//! Interleaving: rows of sums, one for each phase, become one row of output, with the epilogue. The
-//! inverse deinterleaves the phases of a row.
+//! Interleaves rows of sums, one for each phase, into one row of output, with the epilogue; and the
+//! inverse.
 
 use crate::isa::Code;
 use crate::simd::prefetch;
 use crate::ukernel::{EpilogueArgs, Prefetch, name_and_isa};
 use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
-/// The sums of several rows of output. Phase p of output row c, a phase row, begins at
+/// The sums of several rows of output. The sums of phase p of output row c (a phase row) begin at
 /// `sums[slots[p] * step + c * pitch]`.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseRows<'a, T> {
@@ -63,11 +63,11 @@ pub struct Sum<'a, T> {
     pub koff: RowOffsetsRef<'a>,
 }
 
-/// The most vectors of a phase row that [`InterleaveKernel::sum`] reads at a time. Their 8 sums hide the
+/// Vectors of a phase row that [`InterleaveKernel::sum`] reads at a time, at most. Their 8 sums hide the
 /// latency of multiply-adds.
 pub const MOST_VECTORS: usize = 8;
 
-/// The most phases that [`InterleaveKernel::sum`] takes: it keeps them in registers.
+/// Phases that [`InterleaveKernel::sum`] keeps in registers, at most.
 pub const MOST_SUMS: usize = 8;
 
 /// Raw arguments of a kernel that sums and interleaves one row of output.
@@ -85,13 +85,13 @@ pub(crate) struct SumArgs<'a, T> {
     pub(crate) y: *mut T,
 }
 
-/// A row of a source. Its phases are copied.
+/// A row of the source, whose phases are copied.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SourceRow {
     /// Where the row begins in a plane of the source; `None` for a row that is all padding.
     pub src: Option<usize>,
-    /// Where the row's phases go in a plane of the destination. Each phase goes `dst` of its
-    /// [`PhaseCopy`] further on.
+    /// Where the row's phases go in a plane of the destination. Each goes to `dst` of its [`PhaseCopy`]
+    /// after that.
     pub dst: usize,
 }
 
@@ -100,7 +100,7 @@ pub struct SourceRow {
 pub struct PhaseCopy {
     /// Elements from the first phase to this one: fewer than the stride.
     pub offset: usize,
-    /// Elements from the row's place in the destination to that of this phase.
+    /// Elements from the row's place in the destination to this phase's.
     pub dst: usize,
 }
 
@@ -126,18 +126,16 @@ pub struct Deinterleave<'a> {
     pub phases: &'a [PhaseCopy],
     /// Elements of a phase, padding included.
     pub len: usize,
-    /// Elements from what is read to what is prefetched meanwhile: usually the distance of
-    /// planes, or 0.
+    /// The distance of what is prefetched from what is read: usually that of planes, or 0.
     pub prefetch_distance: usize,
 }
 
 impl Deinterleave<'_> {
-    /// Elements that positions in a row may be beyond its ends, at most: the vectors of one
-    /// block of a phase reach less far.
+    /// Elements that positions may be beyond the ends of a row, at most: more than the vectors of a
+    /// block of a phase reach.
     pub const BEYOND: usize = 1024;
 
-    /// The least elements that the source and the destination must have; `None` if these numbers
-    /// do not fit the address space.
+    /// The least lengths of the source and the destination. `None` if they exceed the address space.
     fn needed(&self) -> Option<(usize, usize)> {
         let last = self.planes.checked_sub(1)?;
         let (mut read, mut written) = (0, 0);
@@ -153,8 +151,8 @@ impl Deinterleave<'_> {
         Some((read, last.checked_mul(self.dst_pitch)?.checked_add(written)?))
     }
 
-    /// Whether all positions in rows fit the address space, including those of the elements
-    /// behind the last one that the vectors reach, and so do their distances to the row's end.
+    /// Whether all positions in rows, and their distances to the row's end, fit the address space,
+    /// including those of the vectors that reach behind the last element.
     fn is_bounded(&self) -> bool {
         let span = self.len.checked_mul(self.stride).and_then(|span| isize::try_from(span).ok());
         let end = span.and_then(|span| self.first.checked_add(span)?.checked_add(Self::BEYOND as isize));
@@ -191,7 +189,7 @@ pub struct InterleaveKernel<T: 'static> {
     pub(crate) code: Code<InterleaveCode<T>>,
 }
 
-/// The end of what runs write in `rows` rows that begin `ldy` apart.
+/// The end of what runs write in `rows` rows, `ldy` apart.
 fn end_of_runs(runs: &[OutputRun], rows: usize, ldy: usize) -> usize {
     let end = runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0);
     rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
@@ -206,8 +204,8 @@ impl<T: Real> InterleaveKernel<T> {
         self.lanes
     }
 
-    /// Copies the phases of a stride, each to rows of its own, with zeros where a row has no
-    /// elements, as [`Deinterleave`] says.
+    /// Copies the phases of a stride, each to its own rows, with zeros for elements that a row lacks:
+    /// see [`Deinterleave`].
     ///
     /// # Panics
     /// If a slice is too short, the stride is 0, the phases are not in order, or planes of the
@@ -220,7 +218,7 @@ impl<T: Real> InterleaveKernel<T> {
         assert!(copy.phases.is_sorted_by(|a, b| a.offset < b.offset), "the phases are not in order");
         assert!(copy.phases.iter().all(|phase| phase.offset < copy.stride), "a phase is not one of the stride");
         assert!(copy.is_bounded(), "the rows are too long");
-        // It bounds the planes by the destination: a call with more of them would not end.
+        // Bounds the number of planes by the destination.
         assert!(copy.planes == 1 || copy.dst_pitch > 0, "the planes of the destination are one");
         let fits = copy.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
@@ -229,15 +227,14 @@ impl<T: Real> InterleaveKernel<T> {
         unsafe { (self.code.on_this_cpu().deinterleave)(&args) };
     }
 
-    /// Prefetches into the L2 cache what [`run`](Self::run) will write, where the architecture has such an
+    /// Prefetches what [`run`](Self::run) will write into the L2 cache, if the architecture has such an
     /// instruction.
     ///
     /// # Panics
     /// If the destination is too short.
     pub fn prefetch(&self, runs: &[OutputRun], rows: usize, y: &Dest<'_, T>, ldy: usize) {
-        // Rows at one place are prefetched once.
         let rows = if ldy == 0 { rows.min(1) } else { rows };
-        // Nothing is accessed, but more than there is would be prefetched for years.
+        // Nothing is accessed, but a loop over more than there is could take years.
         assert!(end_of_runs(runs, rows, ldy) <= y.len(), "the destination is too short");
         for (c, run) in (0..rows).flat_map(|c| runs.iter().map(move |run| (c, run))) {
             // Any address may be prefetched.
@@ -248,9 +245,9 @@ impl<T: Real> InterleaveKernel<T> {
         }
     }
 
-    /// Computes `y[at + i] = clamp(sum + bias + residual)` for every run, and the phase rows on
-    /// the way. `epilogue` has one bias. Whole vectors of `x` are read: up to [`MOST_VECTORS`]
-    /// vectors behind what the runs need.
+    /// Computes `y[at + i] = clamp(sum + bias + residual)` for each run, and the phase rows on the way.
+    /// `epilogue` has one bias. Reads whole vectors of `x`: up to [`MOST_VECTORS`] vectors behind what
+    /// the runs need.
     ///
     /// # Panics
     /// If a slice is too short, a run begins with a phase row that does not exist, or there are not
@@ -271,7 +268,7 @@ impl<T: Real> InterleaveKernel<T> {
             assert!(run.phase < phases, "a run begins with a phase that is not there");
             read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most + 1)));
         }
-        // Sums without rows read nothing, but positions are computed for them, too.
+        // Sums without rows read nothing, but their positions are computed.
         assert!(read < usize::MAX, "a run begins beyond the address space");
         for sum in sums {
             assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
@@ -283,8 +280,8 @@ impl<T: Real> InterleaveKernel<T> {
         unsafe { (self.code.on_this_cpu().sum)(&args) };
     }
 
-    /// Computes `y[c * ldy + at + i] = clamp(sum + bias[c] + residual)` for every row c of
-    /// `bias` and every run.
+    /// Computes `y[c * ldy + at + i] = clamp(sum + bias[c] + residual)` for each row c of `bias` and
+    /// each run.
     ///
     /// # Panics
     /// If a slice is too short, there is no phase, or a run begins with a phase row that does not

@@ -5,11 +5,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-/// A cluster of instruction-set extensions that micro-kernels are written for, from the least to
-/// the most capable.
+/// A cluster of instruction-set extensions that micro-kernels are written for, from the least to the
+/// most capable.
 ///
-/// A kernel of a cluster may use all of its extensions. Detection asks for all of them, and not
-/// for single CPUID bits.
+/// A kernel may use all extensions of its cluster. Detection asks for all of them.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -31,15 +30,15 @@ impl Isa {
     /// `avx512`, `neon`).
     ///
     /// Every call of a kernel asks for it, and panics where the answer is no.
-    // Inlined for speed: the answer is a byte, which was found before.
+    // Inlined for speed: the answer is a byte that was computed before.
     #[inline]
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
-            // There is nothing to detect at run time: AArch64 targets have NEON, unless they have
-            // no floating-point registers at all. The kernels need lanes in memory order, hence
-            // little endian. The same condition stands before everything that belongs to NEON.
+            // Nothing to detect at run time: AArch64 targets have NEON unless they lack floating-point
+            // registers. The kernels need lanes in memory order, hence little endian. All that belongs
+            // to NEON has this condition.
             Self::Neon => {
                 cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))
             }
@@ -48,8 +47,8 @@ impl Isa {
         }
     }
 
-    /// Whether GEMM tiles can hold pointers to the rows of Y and of a residual beside their sums
-    /// without moving any to the stack. NEON's tiles cannot.
+    /// Whether GEMM tiles can keep pointers to the rows of Y and of a residual in registers, beside
+    /// their sums. NEON's cannot.
     pub(crate) const fn has_spare_pointers(self) -> bool {
         !matches!(self, Self::Neon)
     }
@@ -77,7 +76,6 @@ impl Isa {
         }
     }
 
-    /// The features of the CPU that kernels of the cluster need and this CPU lacks.
     fn lacking(self) -> Vec<&'static str> {
         match self {
             Self::Portable | Self::Neon => Vec::new(),
@@ -163,8 +161,8 @@ impl FromStr for Isa {
     }
 }
 
-/// Declares a function that says whether the build has a cluster's kernels, and this CPU the
-/// features that they need, and a function that lists those that it lacks.
+/// Declares a function that says whether the build has a cluster's kernels, and this CPU their features,
+/// and a function that lists the missing features.
 macro_rules! detection {
     ($name:ident, $lacks:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
         #[cfg(all(target_arch = "x86_64", feature = $feature))]
@@ -201,8 +199,8 @@ detection!(
     "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
 );
 
-/// The code of a kernel, which only a CPU with the ISA may run. It is handed out nowhere else, so that
-/// descriptors of kernels are plain data, which any CPU may read.
+/// The code of a kernel, which only a CPU with the ISA may run. As nothing else hands it out,
+/// descriptors are plain data, which any CPU may read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Code<F> {
     isa: Isa,
@@ -218,7 +216,7 @@ impl<F: Copy> Code<F> {
         self.isa
     }
 
-    /// The functions. Whoever has them knows that the CPU can run them.
+    /// The functions. Who has them knows that the CPU can run them.
     ///
     /// # Panics
     /// If the CPU lacks the ISA.

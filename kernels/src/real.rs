@@ -3,8 +3,7 @@
 use core::fmt;
 use core::ops::{Add, Mul};
 
-/// What the exponential function needs to know of a type. The trait is private, and so seals
-/// [`Real`]: kernels compute in no other type.
+/// What the exponential function needs to know of a type. The trait is private, and so seals [`Real`].
 pub trait Exponential {
     /// A number whose unit in the last place is 1, and whose lowest bits are the exponent's bias.
     const INTEGERS: f64;
@@ -19,8 +18,8 @@ pub trait Exponential {
     const FAR: f64;
 }
 
-/// Something that exists once for each of the types. The tables of kernels are given this way, so
-/// that the types know nothing of kernels.
+/// Something that exists for each of the types, such as the tables of kernels, of which the types know
+/// nothing.
 pub trait ByType {
     /// The type of what exists for `T`.
     type Of<T: 'static>;

@@ -2,8 +2,8 @@
 
 use crate::Real;
 
-/// The least elements of a row that [`Simd::load_lanes`] reads a part of. An ISA without masked
-/// loads loads a whole vector of this many lanes from the row.
+/// Elements of a row that [`Simd::load_lanes`] reads from, at least. ISAs without masked loads load a
+/// whole vector of so many lanes.
 pub(crate) const LEAST_ROW: usize = 4;
 
 /// A vector: one SIMD register, or two where one is too short.
@@ -20,12 +20,10 @@ pub(crate) trait Simd: Copy {
     const SPARE_POINTERS: bool = true;
     /// Elements of a vector: at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
-    /// Vector registers that the ISA has: 16 unless it says otherwise.
     const REGISTER_FILE: usize = 16;
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
 
-    /// Registers that one vector takes.
     const REGISTERS: usize;
 
     /// The lanes of a vector that lie inside a row, in the form that
@@ -36,16 +34,16 @@ pub(crate) trait Simd: Copy {
     /// [`mul_add_of`](Self::mul_add_of) take.
     type Lanes: Copy;
 
-    /// Neighbouring scalars that multiply vectors. It is a broadcast of one scalar, or a register
-    /// full of scalars where the ISA multiplies by one lane of a register.
+    /// Neighbouring scalars that multiply vectors: a broadcast, or a register of several scalars if the
+    /// ISA can multiply by one of its lanes.
     type Scalars: Copy;
-    /// How many scalars one `Scalars` holds.
+    /// Scalars of one `Scalars`.
     const SCALARS: usize;
 
     /// All lanes are `x`.
     unsafe fn splat(x: Self::Elem) -> Self;
 
-    /// All lanes are `x`, where there is a vector already.
+    /// All lanes are `x`, if a vector shows that the ISA is there.
     #[inline(always)]
     fn splat_beside(self, x: Self::Elem) -> Self {
         // SAFETY: the caller runs where the ISA is, as `self` shows.
@@ -65,17 +63,16 @@ pub(crate) trait Simd: Copy {
     /// touched.
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
-    /// `self * scalars[i] + c`, fused where the ISA has it.
-    /// `i` is less than `SCALARS`, and the compiler must know it once loops are unrolled.
+    /// `self * scalars[i] + c`, fused if the ISA can. `i < SCALARS` must be known to the compiler once
+    /// loops are unrolled.
     fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
-    /// Prefetches the cache line at `p` into the L2 cache, or does nothing where the ISA has no
-    /// such instruction. Any address is allowed: it never faults.
+    /// Prefetches the cache line at `p` into the L2 cache, or does nothing if the ISA cannot. Any
+    /// address is allowed.
     #[inline(always)]
     fn prefetch(_p: *const Self::Elem) {}
 
-    /// Prefetches the cache line at `p` into the L1 cache, otherwise as
-    /// [`prefetch`](Self::prefetch).
+    /// As [`prefetch`](Self::prefetch), into the L1 cache.
     #[inline(always)]
     fn prefetch_near(p: *const Self::Elem) {
         Self::prefetch(p);
@@ -109,7 +106,6 @@ pub(crate) trait Simd: Copy {
         unsafe { self.store(p) }
     }
 
-    /// Makes stores past the caches visible before any later store.
     #[inline(always)]
     fn fence() {}
 
@@ -126,7 +122,7 @@ pub(crate) trait Simd: Copy {
     /// Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
     unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
 
-    /// `self * b + c`, fused where the ISA has it.
+    /// `self * b + c`, fused if the ISA can.
     fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// `self + b`.
@@ -141,11 +137,11 @@ pub(crate) trait Simd: Copy {
     /// `self / b`.
     fn div(self, b: Self) -> Self;
 
-    /// `b` in the lanes where `self` is less than zero, `self` in the others.
+    /// `b` in lanes where `self` is negative, `self` in the others.
     fn or_if_negative(self, b: Self) -> Self;
 
-    /// Shifts the bits of each lane left by the length of the mantissa: an integer in the lowest
-    /// bits becomes sign and exponent.
+    /// Shifts the bits of each lane left by the length of the mantissa: an integer in the lowest bits
+    /// becomes sign and exponent.
     fn low_bits_as_exponent(self) -> Self;
 
     /// Whether all lanes are finite.
@@ -154,19 +150,17 @@ pub(crate) trait Simd: Copy {
     /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
     fn clamp(self, lo: Self, hi: Self) -> Self;
 
-    /// Moves the lanes with a bit set in `mask` to the front, in order. The other lanes of the
-    /// result are unspecified.
+    /// Moves the lanes in `mask` to the front, in order. The other lanes of the result are unspecified.
     fn compress(self, mask: u32) -> Self;
 
     /// Transposes the `LANES` x `LANES` matrix with the rows `rows[0..LANES]`.
     fn transpose(rows: &mut [Self; 16]);
 
-    /// Splits `M * LANES` consecutive elements by their index modulo M: vector p of the result
-    /// holds elements p, p + M, p + 2 M and so on of `v`.
+    /// Splits `M * LANES` consecutive elements by their index modulo M: vector p of the result holds
+    /// elements p, p + M, p + 2 M, ... of `v`.
     fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
 
-    /// Splits the elements of `self` followed by those of `b`: first those of even index, then
-    /// those of odd index.
+    /// Splits the elements of `self` followed by those of `b`: those of even index first.
     #[inline(always)]
     fn unzip(self, b: Self) -> (Self, Self) {
         let [even, odd] = Self::deinterleave([self, b]);
@@ -213,9 +207,8 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// Every second element, from index `from` on, of `self` followed by `b`. Indices that do not
-    /// exist give zero.
-    /// `from` is -1 or 2.
+    /// Every second element, from index `from` (-1 or 2) on, of `self` followed by `b`. Indices out of
+    /// range give zero.
     #[inline(always)]
     fn every_second(self, _: Self, _: isize) -> Self {
         unreachable!("not for this ISA")
@@ -231,24 +224,23 @@ pub(crate) trait Simd: Copy {
     /// Memory: `p` is readable for `LANES` elements.
     unsafe fn load_of(p: *const Self::Elem, lanes: Self::Lanes) -> Self;
 
-    /// Multiplies and adds in the lanes `lanes`, as [`mul_add_scalar`](Self::mul_add_scalar);
-    /// `self` was loaded by [`load_of`](Self::load_of). The other lanes are those of `c` if the
-    /// scalar is finite.
+    /// Multiplies and adds in `lanes`, as [`mul_add_scalar`](Self::mul_add_scalar); `self` was loaded by
+    /// [`load_of`](Self::load_of). Other lanes are those of `c` if the scalar is finite.
     fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
 
-    /// `p + step`, as a value that the compiler knows nothing about. Otherwise it would compute
-    /// the addresses of all rows of a tile first, and keep them in memory.
+    /// `p + step`, opaque to the compiler. Otherwise it would compute the addresses of all rows of a
+    /// tile first, and keep them in memory.
     #[inline(always)]
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
     }
 
-    /// Interleaves the lanes of `self` and `b`: the first lanes of both, then the second lanes,
-    /// and so on. The result is two vectors.
+    /// Interleaves the lanes of `self` and `b` into two vectors: the first lanes of both, then the
+    /// second lanes, ...
     fn zip(self, b: Self) -> (Self, Self);
 }
 
-/// Prefetches the cache line at `p` into the L2 cache, as [`Simd::prefetch`]. What it needs is part of
+/// Prefetches the cache line at `p` into the L2 cache, as [`Simd::prefetch`]. The instruction is part of
 /// x86-64 and of AArch64.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T) {
@@ -266,8 +258,8 @@ pub(crate) fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// The lanes `from..to` that lie inside a row of `width` elements, for a vector of `lanes` lanes
-/// with lane 0 at `position` of the row. There are none if `from >= to`.
+/// The lanes `from..to` inside a row of `width` elements, for a vector with lane 0 at `position` of the
+/// row. None if `from >= to`.
 #[inline(always)]
 pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usize, usize) {
     let most = lanes as isize;
@@ -282,8 +274,7 @@ pub(crate) fn mask_in_row(lanes: usize, position: isize, width: usize) -> u32 {
     below(to) & !below(from)
 }
 
-/// Implements [`Simd::mul_add_of`] for an ISA that sets the other lanes to zero in
-/// [`Simd::load_of`].
+/// Implements [`Simd::mul_add_of`] for ISAs whose [`Simd::load_of`] zeroes the other lanes.
 macro_rules! lanes_by_zeros {
     () => {
         #[inline(always)]

@@ -1,5 +1,5 @@
-//! Streaming passes: loops over whole rows, written once as plain Rust. LLVM vectorises them for
-//! the ISA that `pulp` enables around them.
+//! Streaming passes: loops over whole rows in plain Rust, which LLVM vectorises for the ISA that `pulp`
+//! enables.
 
 use core::mem::MaybeUninit;
 
@@ -9,15 +9,13 @@ use pulp::{Simd, WithSimd};
 
 use crate::{Dest, Isa, Real};
 
-/// A type that tensors are stored in. Computation is done in [`Acc`](Storage::Acc). The trait is
-/// sealed by its supertraits.
+/// A type that tensors are stored in. Computation is in [`Acc`](Storage::Acc). The trait is sealed.
 pub trait Storage:
     Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::SealedStorage + 'static
 {
     /// The type of products and sums: the type itself for f32 and f64, f32 for the 16-bit types.
     type Acc: Real + Storage<Acc = Self::Acc>;
-    /// Whether storage and computation have the same type, so that kernels read and write tensors
-    /// directly.
+    /// Whether storage and computation have the same type, so that kernels access tensors directly.
     const DIRECT: bool;
     /// The unit round-off of the stored type.
     const UNIT_ROUNDOFF: f64;
@@ -46,7 +44,6 @@ mod private {
     impl SealedStorage for half::bf16 {}
 }
 
-/// Writes a copy of a slice. The loop compiles to a block copy.
 #[inline(always)]
 fn write_copy<T: Copy>(dst: &mut [MaybeUninit<T>], src: &[T]) {
     assert_eq!(src.len(), dst.len());
@@ -114,8 +111,7 @@ fn round_to_odd(x: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// Values converted at a time, through a buffer on the stack: so few that the buffer stays in the
-/// L1 cache.
+/// Values that are converted at a time, in a buffer on the stack that stays in the L1 cache.
 const CHUNK: usize = 256;
 
 macro_rules! half_storage {
@@ -166,8 +162,8 @@ half_storage!(bf16, 8, widen_bf16, narrow_bf16);
 
 #[inline(always)]
 fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
-    // On AArch64, `half` has vector code for these conversions only for CPUs with FEAT_FP16. On
-    // x86-64 it has none for sixteen values at a time.
+    // On AArch64, `half` has vector code for this only for CPUs with FEAT_FP16; on x86-64 none for
+    // sixteen values at a time.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::convert::convert(&crate::aarch64::neon::convert::Widening, src, dst);
@@ -203,7 +199,7 @@ fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
     }
 }
 
-/// A shift, which vectorises on every ISA. `half` converts bf16 slices one value at a time.
+/// A shift, which vectorises on every ISA. `half` converts single values.
 #[inline(always)]
 fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
     for (dst, src) in dst.iter_mut().zip(src) {
@@ -211,8 +207,8 @@ fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
     }
 }
 
-/// Rounds to nearest even, by a carry out of the dropped bits. There are no branches, so that it
-/// vectorises. NaN becomes quiet, and keeps its sign.
+/// Rounds to nearest even, by a carry out of the dropped bits; without branches, so that it vectorises.
+/// NaN becomes quiet, and keeps its sign.
 #[inline(always)]
 fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
     for (dst, src) in dst.iter_mut().zip(src) {
@@ -223,9 +219,9 @@ fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
     }
 }
 
-/// A streaming pass: a struct of its operands, and the loop over them, which only calls
-/// `#[inline(always)]` code. It is not a closure: the compiler may leave a closure outside of the
-/// function that enables an ISA's instructions, and compile it without them.
+/// A streaming pass: a struct of its operands, and the loop over them, which calls only
+/// `#[inline(always)]` code. It is no closure, because the compiler may leave a closure outside of the
+/// function that enables an ISA's instructions.
 macro_rules! pass {
     ($name:ident<$t:ident: $bound:ident $(, const $n:ident)?> { $($field:ident: $type:ty),+ } $body:block) => {
         struct $name<'a, $t: $bound $(, const $n: usize)?> {
@@ -316,8 +312,8 @@ pass!(WidenStrided<T: Storage, const STRIDE> { src: &'a [T], dst: &'a mut [T::Ac
     tail[0] = src[last * STRIDE].to_acc();
 });
 
-/// Rounds `rows` rows of `len` elements to nearest even. They begin `src_row` elements apart in
-/// `src`, and `dst_row` apart in the destination.
+/// Rounds `rows` rows of `len` elements to nearest even. They are `src_row` elements apart in `src`, and
+/// `dst_row` in the destination.
 ///
 /// # Panics
 /// If the source or the destination ends before the last row does, or a row is longer than its
@@ -346,8 +342,7 @@ pass!(NarrowRows<T: Storage> {
     }
 });
 
-/// Whether `size` elements hold rows of `len` elements that begin `distance` apart. There is at
-/// least one row.
+/// Whether `size` elements hold the rows, `distance` apart. There is at least one row.
 fn reaches(size: usize, distance: usize, (rows, len): (usize, usize)) -> bool {
     (rows - 1).checked_mul(distance).is_some_and(|last| last <= size && len <= size - last)
 }
@@ -401,8 +396,8 @@ fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &
     }
 }
 
-/// Puts a row that is kept by phases in order: `dst[i] = src[r % phases * span + r / phases]` for
-/// `r = first + i`.
+/// Reorders a row that is kept by phases: `dst[i] = src[r % phases * span + r / phases]` for `r = first
+/// + i`.
 ///
 /// # Panics
 /// If `src` is too short, or there is no phase.
@@ -415,7 +410,6 @@ pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), 
     } else {
         let (mut phase, mut element) = (first % phases, first / phases);
         for dst in dst {
-            // A product that does not fit is beyond any slice.
             *dst = src[phase.saturating_mul(span).saturating_add(element)];
             phase += 1;
             if phase == phases {

@@ -1,5 +1,4 @@
-//! The table of all micro-kernels, by ISA and element type. A kernel that it does not list does not
-//! exist.
+//! The table of all micro-kernels, by ISA and element type.
 //!
 //! The functions of this module return the kernels that this CPU can run, those of
 //! [`catalogue`](crate::catalogue) all kernels of the build.
@@ -33,10 +32,9 @@ pub(crate) fn kernels<T: Real>(isa: Isa) -> Option<&'static Kernels<T>> {
     T::pick(Table(isa))
 }
 
-/// A row of the table.
 struct Table(Isa);
 
-/// The row of an ISA for one element type, whose lists are in the module `$lists` of the ISA's module.
+/// The row of an ISA for one element type. Its lists are in the module `$lists` of the ISA's module.
 macro_rules! row {
     ($isa:expr, $lists:ident) => {
         match $isa {
@@ -64,10 +62,10 @@ impl ByType for Table {
     }
 }
 
-/// Lists the kinds of kernels once, for both modules that have a getter for each of them.
+/// Lists the kinds of kernels, for both modules with getters for them.
 ///
-/// `$getter!` is called for each kind with the getter's name, its field of [`Kernels`] and what it
-/// returns, and the beginning of its documentation.
+/// `$getter!` is called for each kind with the getter's name, its field of [`Kernels`], what it returns,
+/// and the beginning of its documentation.
 macro_rules! kernel_kinds {
     ($getter:ident) => {
         $getter!(spatial_kernels, spatial: [SpatialKernel<T>], "GEMM kernels with vectors along output positions");
@@ -108,8 +106,7 @@ pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<
     kernels(isa).filter(|_| isa.is_available()).map(|kernels| &kernels.depthwise)
 }
 
-/// An activation by the code for an ISA, or for the portable tier where the CPU or the build lacks the
-/// ISA.
+/// An activation by the code of an ISA, or of the portable tier if the CPU or the build lacks the ISA.
 #[must_use]
 pub fn activation_kernel<T: Real>(isa: Isa, activation: Activation<T>) -> ActivationKernel<T> {
     let available = if isa.is_available() { isa } else { Isa::Portable };

@@ -1,5 +1,5 @@
-//! The GEMM kernels: descriptors, raw arguments, and safe calls. A safe call asserts all lengths,
-//! and then makes one unsafe call.
+//! The GEMM kernels: descriptors, raw arguments, and safe calls, which assert all lengths before one
+//! unsafe call.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,8 +12,7 @@ use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
 ///
-/// The table is validated once, so that a call of a kernel checks one number and not a whole
-/// table.
+/// The table is validated once, so that a call checks one number and not the whole table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowOffsets {
     offsets: Box<[u32]>,
@@ -21,7 +20,7 @@ pub struct RowOffsets {
 }
 
 impl RowOffsets {
-    /// Takes over a table of offsets, in elements.
+    /// Takes a table of offsets, in elements.
     #[must_use]
     pub fn new(offsets: Vec<u32>) -> Self {
         let max = offsets.iter().copied().max().unwrap_or(0) as usize;
@@ -45,8 +44,8 @@ impl RowOffsets {
     ///
     /// # Panics
     /// If the range ends beyond the table.
-    // Inlined for speed. A call would return the value on the stack, and the caller would read it
-    // back in pieces of another size: such a load waits for all stores before it.
+    // Inlined for speed. A call would return the value on the stack, where it is read back in pieces of
+    // another size: such a load waits for all earlier stores.
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
@@ -82,15 +81,15 @@ impl<'a> RowOffsetsRef<'a> {
     ///
     /// # Panics
     /// If the range ends beyond them.
-    // Inlined for the same reason as `RowOffsets::rows`.
+    // Inlined for the reason that `RowOffsets::rows` gives.
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> Self {
         Self { offsets: &self.offsets[range], ..*self }
     }
 
-    /// The same rows for a kernel of two rows of pixels. Its second row of pixels begins `pitch`
-    /// elements behind the first.
+    /// The same rows for a kernel of two rows of pixels, the second of which begins `pitch` elements
+    /// after the first.
     #[inline]
     #[must_use]
     pub fn with_pitch(self, pitch: usize) -> Self {
@@ -121,17 +120,17 @@ impl<'a> RowOffsetsRef<'a> {
     }
 }
 
-/// The cache lines that a kernel prefetches while it computes. They go to the L2 cache unless a
-/// constant says otherwise.
+/// The cache lines that a kernel prefetches while it computes, into the L2 cache unless a constant says
+/// otherwise.
 ///
 /// Prefetches are hints: they never fault, and they change no result.
 #[derive(Debug, Clone, Copy)]
 pub struct Prefetch {
-    /// The first line. It is null if there is none, and for the stream.
+    /// The first line. Null if there is none, and for the stream.
     at: *const u8,
-    /// Bytes from the line of one step to the line of the next step.
+    /// Bytes between the lines of two steps.
     step: usize,
-    /// How many panels have prefetched lines of the same rows before this call. Each panel prefetches
+    /// The panels that have prefetched lines of the same rows before this call. Each panel prefetches
     /// another line of a row.
     panels_before: usize,
     is_stream: bool,
@@ -144,49 +143,44 @@ impl Prefetch {
     /// Nothing is prefetched.
     pub const NONE: Self = Self { at: core::ptr::null(), step: 0, panels_before: 0, is_stream: false };
 
-    /// The call prefetches its own weights into the L1 cache,
-    /// [`STREAM_BYTES`](Self::STREAM_BYTES) before it reads them. At the end of a panel it
-    /// prefetches as many bytes of what lies behind it.
+    /// The call prefetches its own weights into the L1 cache, [`STREAM_BYTES`](Self::STREAM_BYTES)
+    /// before it reads them. At the end of a panel it prefetches what follows it in memory.
     ///
-    /// This is for panels that lie one behind the other and are read once. Only kernels with
-    /// vectors along channels do it, for up to [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels;
-    /// others prefetch nothing.
+    /// This is for panels that follow one another in memory and are read once. Only kernels with vectors
+    /// along channels do it, for up to [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels; others prefetch
+    /// nothing.
     pub const STREAM: Self = Self { is_stream: true, ..Self::NONE };
 
-    /// Bytes between the weight that is read and the one that [`STREAM`](Self::STREAM)
-    /// prefetches: two pages.
+    /// How far ahead [`STREAM`](Self::STREAM) prefetches: two pages.
     ///
-    /// The CPU's own prefetchers stop at the end of a page, so that their success depends on
-    /// where pages lie in memory. At this distance the hints hide that. Measurements are in
-    /// `docs/journal/channel-gemm-weights.md`.
+    /// The CPU's own prefetchers stop at the end of a page, so that their success depends on where pages
+    /// lie in memory. Hints at this distance hide that. See `docs/journal/channel-gemm-weights.md`.
     pub const STREAM_BYTES: usize = 8 << 10;
 
-    /// The most pixels of a tile that streams its weights. More pixels take longer to compute
-    /// than their weights take from the L3 cache.
+    /// Pixels of a tile that streams its weights, at most. More pixels take longer to compute than their
+    /// weights take from the L3 cache.
     pub const STREAM_PIXELS: usize = 8;
 
-    /// Prefetches consecutive lines of `data`, or nothing if `data` is empty. The first one is the line
-    /// in which its first [`LINE`](Self::LINE) bytes end.
+    /// Prefetches consecutive lines of `data`, from the line in which its first [`LINE`](Self::LINE)
+    /// bytes end. Nothing if `data` is empty.
     #[must_use]
     pub fn lines<T>(data: &[T]) -> Self {
         Self::rows(data, Self::LINE / size_of::<T>().max(1))
     }
 
-    /// Prefetches consecutive lines, two with every step of k, so that one tile prefetches all of
-    /// the next panel.
+    /// Prefetches two consecutive lines with each step of k, so that one tile prefetches the whole next
+    /// panel.
     ///
-    /// This is for kernels with vectors along channels that have rows of weights longer than a
-    /// line, and at least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Other kernels prefetch
-    /// every second line.
+    /// This is for kernels with vectors along channels, rows of weights longer than a line, and at least
+    /// [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Other kernels prefetch every second line.
     #[must_use]
     pub fn pairs<T>(data: &[T]) -> Self {
         Self { step: 2 * Self::LINE, ..Self::lines(data) }
     }
 
-    /// Prefetches a line of each row from the beginning of `data`: the one in which its first
-    /// [`LINE`](Self::LINE) bytes end. Where rows do not begin at a line, the line in which they begin
-    /// is that of the data in front of them, which is mostly there. Rows are `ld` elements apart.
-    /// Nothing is prefetched if `data` is empty.
+    /// Prefetches a line of each row of `data`: the one in which its first [`LINE`](Self::LINE) bytes
+    /// end. If rows do not begin at a line, the line before mostly is in the cache, with the preceding
+    /// data. Rows are `ld` elements apart. Nothing if `data` is empty.
     #[must_use]
     pub fn rows<T>(data: &[T], ld: usize) -> Self {
         if data.is_empty() {
@@ -196,50 +190,49 @@ impl Prefetch {
         Self { at, step: ld.wrapping_mul(size_of::<T>()), panels_before: 0, is_stream: false }
     }
 
-    /// Prefetches, for each row, the line that is `lines` lines behind the first.
+    /// Prefetches, for each row, the line `lines` lines after the first.
     #[must_use]
     pub fn line(self, lines: usize) -> Self {
         if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
     }
 
-    /// States for [`activate_panels`](SpatialKernel::activate_panels) that `panels_before` panels have
-    /// prefetched their lines of the rows before.
+    /// Tells [`activate_panels`](SpatialKernel::activate_panels) that `panels_before` panels have
+    /// prefetched their lines of the rows.
     #[must_use]
     pub fn after_panels(self, panels_before: usize) -> Self {
         Self { panels_before, ..self }
     }
 
-    /// Address and step of the lines. If there are none, the address is that of an operand that
-    /// is in the cache anyway.
+    /// Address and step of the lines. If there are none, an address in an operand, which is in the cache
+    /// anyway.
     pub(crate) fn or<T>(self, operand: &[T]) -> (*const u8, usize) {
         if self.at.is_null() { (operand.as_ptr().cast(), 0) } else { (self.at, self.step) }
     }
 }
 
-/// Where one vector of a tile's columns goes. The lanes set in `mask` are stored, in order, to
-/// consecutive elements from `offset` on.
+/// Where one vector of a tile's columns goes. The lanes in `mask` are stored, in order, from `offset`
+/// on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// Elements from the beginning of a row's destination.
     pub offset: usize,
-    /// The lanes that are columns of the output. Other lanes are garbage between the rows of a
-    /// padded plane, or lie beyond the end.
+    /// The lanes that are columns of the output. Others are garbage between the rows of a padded plane,
+    /// or beyond the end.
     pub mask: u32,
 }
 
-/// Where the columns of a block go. The map is validated once.
+/// Where the columns of a block go. It is validated once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreMap {
     columns: Box<[Column]>,
-    /// For each entry: where the run of full, consecutive vectors ends that begins with this
-    /// entry.
+    /// For each entry: the end of the run of full, consecutive vectors that begins with it.
     plain_until: Box<[u32]>,
     lanes: usize,
     end: usize,
 }
 
 impl StoreMap {
-    /// Takes over a list that has one entry for each vector of `lanes` elements.
+    /// Takes a list with one entry for each vector of `lanes` elements.
     ///
     /// # Panics
     /// If a mask names a lane that does not exist, there are more lanes than a mask has bits, or an
@@ -290,21 +283,20 @@ impl StoreMap {
         &self.columns
     }
 
-    /// The end of a row's destination: one past its last element.
+    /// The end of a row's destination.
     #[must_use]
     pub fn end(&self) -> usize {
         self.end
     }
 }
 
-/// What is added to finished sums: nothing, a tensor with the layout of the destination, or what
-/// the destination itself holds.
+/// What is added to finished sums: nothing, a tensor with the layout of the destination, or what the
+/// destination holds.
 ///
-/// Kernels read an element of it before they write that element of the destination, and write
-/// none twice.
+/// Kernels read an element of it before they write that element of the destination, and write each
+/// element once.
 #[derive(Debug, Clone, Copy)]
 pub struct Residual<'a, T> {
-    /// Null if there is none.
     first: *const T,
     len: usize,
     life: core::marker::PhantomData<&'a T>,
@@ -329,7 +321,7 @@ impl<'a, T> Residual<'a, T> {
         self.first.is_null()
     }
 
-    /// Whether a kernel can read `len` elements, or has none to read.
+    /// Whether a kernel can read `len` elements, or there is no residual.
     pub(crate) fn reaches(&self, len: usize) -> bool {
         self.is_none() || len <= self.len
     }
@@ -360,12 +352,12 @@ impl<'a, T> From<Option<&'a [T]>> for Residual<'a, T> {
     }
 }
 
-/// What happens to finished sums: bias and residual are added, the result is clamped and stored.
+/// What follows a sum: bias and residual are added, and the result is clamped and stored.
 #[derive(Debug)]
 pub struct Epilogue<'a, T> {
-    /// One value for each row of a tile, or for each channel.
+    /// For each row of a tile, or for each channel.
     pub bias: &'a [T],
-    /// Added after the bias. It has at least the length of the destination.
+    /// Added after the bias. At least as long as the destination.
     pub residual: Residual<'a, T>,
     /// Lower bound of the result; NaN passes.
     pub lo: T,
@@ -433,18 +425,18 @@ impl<T: Real> EpilogueArgs<T> {
 /// `NR` at every k < `kc`. `tile` is readable and writable for `MR * NR`. `store` is valid as
 /// [`TileStore`] states.
 pub(crate) struct SpatialArgs<T> {
-    /// The number of panels, one behind the other. It is 1 without a `store`, with a `store` of
-    /// pairs, and with `accumulate`: several panels share the tile.
+    /// Panels, one behind the other. 1 without a `store`, with a `store` of pairs, and with
+    /// `accumulate`, because panels share the tile.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) a: *const T,
     pub(crate) b: *const T,
     pub(crate) koff: *const u32,
-    /// The address that is prefetched. It moves by `prefetch_step` bytes with every step of k. Any
-    /// address is allowed.
+    /// The address that is prefetched, any address. It moves by `prefetch_step` bytes with each step of
+    /// k.
     pub(crate) prefetch: *const u8,
     pub(crate) prefetch_step: usize,
-    /// How many panels have prefetched lines of the same rows before this call.
+    /// The panels that have prefetched lines of the same rows before this call.
     pub(crate) panels_before: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -467,8 +459,8 @@ pub(crate) struct TileStore<T> {
     /// There is no residual for [pairs](Places::Pairs), nor for [consecutive](Places::Consecutive)
     /// columns with an ISA without [spare pointers](Isa::has_spare_pointers).
     pub(crate) epilogue: EpilogueArgs<T>,
-    /// What takes the sums from the tile to [consecutive](Places::Consecutive) columns, in place of
-    /// the clamp.
+    /// Takes the sums from the tile to [consecutive](Places::Consecutive) columns, in place of the
+    /// clamp.
     pub(crate) activation: Option<ActivationKernel<T>>,
 }
 
@@ -496,8 +488,8 @@ pub(crate) enum Places {
     Consecutive(usize),
     /// As the `NR / LANES` entries of a [`StoreMap`] say.
     Mapped(*const Column),
-    /// Rows i and `MR / 2 + i` are two phases of one row of Y, and their elements alternate in
-    /// it. The `2 * LANES` elements of vector j go where entry j says.
+    /// Rows i and `MR / 2 + i` are two phases of one row of Y, and alternate in it. The `2 * LANES`
+    /// elements of vector j go where entry j says.
     Pairs(*const usize),
 }
 
@@ -509,20 +501,19 @@ pub(crate) enum Places {
 /// `x + koff[k] + pitch` are readable for MR / 2 elements each. `tile` is readable and writable
 /// for `panels * MR * NR`. `store` is valid as [`ChannelStore`] states.
 pub(crate) struct ChannelArgs<T> {
-    /// The number of panels, one behind the other. It is 1 unless `MR` is 1 and there is no
-    /// `store`.
+    /// Panels, one behind the other. 1 unless `MR` is 1 and there is no `store`.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) x: *const T,
-    /// Elements from one row of pixels to the next.
+    /// The distance of two rows of pixels.
     pub(crate) pitch: usize,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
-    /// The address that is prefetched. It moves by `prefetch_step` bytes with every step of k. Any
-    /// address is allowed.
+    /// The address that is prefetched, any address. It moves by `prefetch_step` bytes with each step of
+    /// k.
     pub(crate) prefetch: *const u8,
     pub(crate) prefetch_step: usize,
-    /// Whether the panel's own weights are prefetched instead, as [`Prefetch::STREAM`] says.
+    /// Whether the panel's own weights are prefetched instead: [`Prefetch::STREAM`].
     pub(crate) is_stream: bool,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -541,7 +532,7 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// The getters of name and ISA that every kernel has; `$name` documents the name.
+/// The getters of name and ISA, which every kernel has. `$name` documents the name.
 macro_rules! name_and_isa {
     ($kernel:ident, $name:literal) => {
         impl<T: crate::Real> $kernel<T> {
@@ -583,7 +574,7 @@ macro_rules! tile_kernel {
         }
 
         impl<T: Real> $kernel<T> {
-            /// A kernel with vectors `V`. Its MR scalars lie in one row or two.
+            /// A kernel with vectors `V` and its MR scalars in one row or two.
             pub(crate) const fn new<V: Simd<Elem = T>>(
                 (name, isa): (&'static str, Isa),
                 (mr, nr, rows): (usize, usize, usize),
@@ -619,7 +610,7 @@ macro_rules! tile_kernel {
                 self.lanes
             }
 
-            /// Rows that the MR scalars come from: 1, or 2 rows of half of them each, which are
+            /// Rows of the MR scalars: 1, or 2 with half of them each,
             /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
             #[must_use]
             pub fn rows(&self) -> usize {
@@ -632,8 +623,8 @@ macro_rules! tile_kernel {
                 self.fmas
             }
 
-            /// Registers that one step of k loads: NR in vectors, and MR scalars. A register may
-            /// hold one scalar or several.
+            /// Registers that one step of k loads: NR in vectors, and MR scalars. A register holds one
+            /// scalar or several.
             #[must_use]
             pub fn loads(&self) -> usize {
                 self.loads
@@ -702,17 +693,17 @@ impl<T: Real> SpatialKernel<T> {
         unsafe { self.call(1, (a, b), koff, prefetch, tile, accumulate, Some(store)) };
     }
 
-    /// Computes `y = [activation of] clamp([tile +] A * B + bias + residual)`, for one panel over the last
-    /// K block, or for any number of panels over the whole of K.
+    /// Computes `y = [activation of] clamp([tile +] A * B + bias + residual)`, for one panel over the
+    /// last block of K, or for any number of panels over the whole of K.
     ///
-    /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors where the entries
-    /// of `map` from `first` on say. `prefetch` names one line of each row; each panel prefetches another
-    /// of the neighbouring lines, as far as a row of B is long. What `tile` holds afterwards is
-    /// unspecified.
+    /// `a` is `[panels][kc][MR]`. Row i of all panels goes to `y[i * ldy..]`, its vectors as the entries
+    /// of `map` from `first` on say. `prefetch` names one line of each row; each panel prefetches
+    /// another of the neighbouring lines, up to the length of a row of B. The contents of `tile` are
+    /// unspecified afterwards.
     ///
     /// An activation takes the place of the clamp. Sums go to it through the tile, which is in the L1
-    /// cache. What was just stored in Y may not be there: rows of Y whose distance is a multiple of a
-    /// page share a cache set.
+    /// cache. What was just stored in Y may not be: rows of Y a multiple of a page apart share a cache
+    /// set.
     ///
     /// # Panics
     /// If a slice is too short, or there are several panels and old sums.
@@ -760,10 +751,10 @@ impl<T: Real> SpatialKernel<T> {
         }
     }
 
-    /// Computes `y = clamp([tile +] A * B + bias)` over the last K block for a stride of 2. Rows
-    /// i and `MR / 2 + i` of the tile are the two phases of one row of Y: their elements
-    /// alternate in `y[i * ldy..]`, those of vector j from `places[j]` on. `epilogue` has no
-    /// residual, and one bias for each pair of rows.
+    /// Computes `y = clamp([tile +] A * B + bias)` over the last block of K, for a stride of 2. Rows i
+    /// and `MR / 2 + i` of the tile are the two phases of one row of Y. They alternate in `y[i *
+    /// ldy..]`, those of vector j from `places[j]` on. `epilogue` has no residual, and one bias for each
+    /// pair of rows.
     ///
     /// # Panics
     /// If a slice is too short, MR is odd, or there is a residual.
@@ -847,8 +838,8 @@ impl<T: Real> ChannelKernel<T> {
         self.call(1, x, koff, w, prefetch, tile, accumulate, None);
     }
 
-    /// Computes `tile = [tile +] X * W` for one pixel and any number of panels. The sums are
-    /// those of [`partial`](Self::partial).
+    /// Computes `tile = [tile +] X * W` for one pixel and any number of panels, with the sums of
+    /// [`partial`](Self::partial).
     ///
     /// `w` is `[panels][kc][NR]`, `tile` is `[panels][NR]`. Weights are prefetched as by
     /// [`Prefetch::STREAM`].
@@ -860,9 +851,9 @@ impl<T: Real> ChannelKernel<T> {
         self.call(panels, x, koff, w, Prefetch::STREAM, tile, accumulate, None);
     }
 
-    /// Computes the sums of [`partial`](Self::partial) over the last K block, and finishes them.
-    /// The `MR` pixels of channel c go, `+ bias + residual` and clamped, to `y[c * ldy..][..MR]`,
-    /// for the first `channels` channels.
+    /// Computes the sums of [`partial`](Self::partial) over the last block of K, and finishes them. The
+    /// `MR` pixels of channel c go, `+ bias + residual` and clamped, to `y[c * ldy..][..MR]`, for the
+    /// first `channels` channels.
     ///
     /// # Panics
     /// If a slice is too short.

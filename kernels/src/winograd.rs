@@ -1,9 +1,9 @@
 //! Winograd kernels: descriptors, raw arguments, safe calls, and the transform of filters.
 //!
 //! A kernel of F(m, r) computes a block of tiles in three steps. [`input`](WinogradKernel::input)
-//! transforms the rows of each channel. The results are multiplied by the transformed filters, in
-//! a GEMM for each of the tile's values. [`output`](WinogradKernel::output) turns the products
-//! into pixels. The algebra stands in `generic/winograd.rs`.
+//! transforms the rows of each channel. A GEMM for each of the tile's values multiplies the results by
+//! the transformed filters. [`output`](WinogradKernel::output) transforms the products into pixels.
+//! `generic/winograd.rs` has the algebra.
 
 pub(crate) mod points;
 
@@ -17,14 +17,14 @@ use crate::simd::mask_in_row;
 use crate::ukernel::{EpilogueArgs, name_and_isa};
 use crate::{Dest, Epilogue, Real};
 
-/// The most values of a tile along an axis: those of F(6, 3) and F(4, 5).
+/// Values of a tile along an axis, at most: those of F(6, 3) and F(4, 5).
 pub const MOST_VALUES: usize = 8;
 
 /// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs.
 /// Both are 1 if the axis has no transform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
-    /// n: values of the transformed tile, and inputs that it sees.
+    /// n: values of the transformed tile, and its inputs.
     pub values: usize,
     /// m: outputs.
     pub outputs: usize,
@@ -77,10 +77,10 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
             })
             .collect::<Vec<_>>()
     };
-    // The factor that the single point adds to the product over the other finite points.
+    // The factor of the single point in the product over the other finite points.
     let beside_single = |point: f64| if has_single(values) { point - points.single } else { 1.0 };
     let mut rows = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
-    // Evaluates a polynomial in x^2 by Horner's rule; its leading coefficient is 1.
+    // Horner's rule for a polynomial in x^2 with the leading coefficient 1.
     let at = |coefficients: &[f64], square: f64| coefficients.iter().rev().fold(0.0, |sum, c| sum * square + c);
     for i in 0..pairs(values) {
         let square = points.squares[i];
@@ -97,13 +97,13 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     rows
 }
 
-/// Where the values of a block's tiles are, for one channel: value (i, j) of tile t is at
-/// `row(i) + j * plane_len + t`.
+/// Where the values of a block's tiles are, for one channel: value (i, j) of tile t is at `row(i) + j *
+/// plane_len + t`.
 ///
-/// Padded rows are split twice. They are split by their phase down the column, so that rows of
-/// tiles follow one another; and along the row into one plane for each value, so that tiles are
-/// neighbours although they overlap in X. Where rows are transformed as they lie, the planes only
-/// hold a row of zeros and the rows that are [free](Spare).
+/// Padded rows are split twice: by their phase down the column, so that rows of tiles follow one
+/// another; and along the row into one plane for each value, so that tiles are neighbours although they
+/// overlap in X. If rows are transformed without a split, the planes only hold a row of zeros and the
+/// [free](Spare) rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planes {
     /// Number of padded rows, and elements of each.
@@ -112,35 +112,32 @@ pub struct Planes {
     /// The tile down and along.
     pub(crate) down: Tile,
     pub(crate) along: Tile,
-    /// Tiles of a row, and of all rows.
     pub(crate) pitch: usize,
     pub(crate) tiles: usize,
-    /// Elements from one phase of rows to the next, with room for a vector behind the last row;
-    /// and elements from one plane to the next.
+    /// Elements from one phase of rows to the next, with room for a vector behind the last row; and from
+    /// one plane to the next.
     pub(crate) phase_len: usize,
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
-    /// Where rows are joined before they are split, behind the planes; `None` if they are not
-    /// joined.
+    /// Where rows are joined before they are split, behind the planes. `None` if they are not.
     pub(crate) joined: Option<Joined>,
-    /// Where [free](Spare) rows begin, and where the room for them ends. It lies behind the room
-    /// for joined rows. Both rooms are large enough for all blocks of the same or fewer columns.
+    /// The room for [free](Spare) rows, behind that for joined rows. Both suffice for all blocks of at
+    /// most as many columns.
     pub(crate) free_room: (usize, usize),
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
-    /// Whether rows are transformed as they lie, and not split. This is done for rows of more
-    /// tiles than half a vector, as long as there are masks for all of their vectors.
+    /// Whether rows are transformed without a split: rows of more tiles than half a vector, if there are
+    /// masks for all of their vectors.
     pub(crate) is_straight: bool,
-    /// Outputs of the last row of tiles that are not wanted.
     pub(crate) spare: Spare,
     /// Elements of a vector of the kernel that the planes are for.
     pub(crate) lanes: usize,
 }
 
 impl Planes {
-    /// The planes of `rows` x `columns` tiles for a kernel. `spare` outputs of the last row of
-    /// tiles are not wanted.
+    /// The planes of `rows` x `columns` tiles for a kernel. `spare` outputs of the last row of tiles are
+    /// not wanted.
     ///
     /// # Panics
     /// If there are no tiles, if the planes take more than half of the address space, or if no
@@ -161,7 +158,7 @@ impl Planes {
                 .filter(|len| *len < isize::MAX as usize)
         };
         let (padded_rows, row_len) = (length(down, rows)?, length(along, columns)?);
-        // Phases are whole vectors, so that most of the tiles' loads are aligned.
+        // Phases are whole vectors, so that most loads of the tiles are aligned.
         let phase_rows = padded_rows.div_ceil(down.outputs);
         let phase_len = phase_rows.checked_mul(columns)?.checked_add(lanes)?.checked_next_multiple_of(lanes)?;
         let plane_len = phase_len.checked_mul(down.outputs)?;
@@ -222,8 +219,8 @@ impl Planes {
         self.tiles
     }
 
-    /// Elements of all planes, with room for whole vectors behind the last tile. Blocks of fewer
-    /// rows or columns of tiles take at most as many.
+    /// Elements of all planes, with room for whole vectors behind the last tile. Blocks of at most as
+    /// many rows and columns of tiles need no more.
     #[must_use]
     pub fn len(&self) -> usize {
         self.free_room.1
@@ -235,8 +232,8 @@ impl Planes {
         self.len() == 0
     }
 
-    /// Whether the planes were made for a kernel with these tiles and vectors, and with the same
-    /// way to transform rows, because masks depend on it.
+    /// Whether the planes are for a kernel with these tiles, these vectors, and the same way to
+    /// transform rows, on which masks depend.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
         let is_transformed = !self.is_straight || kernel.is_straight;
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes) && is_transformed
@@ -250,24 +247,23 @@ pub(crate) struct Term {
     pub(crate) factor: f64,
 }
 
-/// The most rows of a combination. Polynomials are even or odd, so that it has every second row
-/// of a tile.
+/// Rows of a combination, at most. Polynomials are even or odd, so that only every second row of a tile
+/// occurs.
 pub(crate) const MOST_TERMS: usize = MOST_VALUES / 2;
 
-/// The last outputs of a tile down the column that are not wanted, because Y ends before them. As
-/// many inputs are then free: they are chosen such that as many transformed values vanish, and
-/// the products of these values need not be computed.
+/// The last outputs of a tile down the column that are not wanted, because Y ends before them. As many
+/// inputs may then take any value (they are free). They are chosen so that as many transformed values
+/// vanish, whose products need not be computed.
 ///
-/// The value at a point is the polynomial of all other points, applied to the inputs:
-/// `sum_k c[k] d[k]`. Some points are kept, all of them finite, as many as there are inputs left.
-/// Let `M(x) = sum_k m[k] x^k` be the monic polynomial with these points as roots. The polynomial
-/// of a dropped point, infinity included, is then `M(x)` times a polynomial of a degree lower
-/// than the number of dropped points. So all dropped values vanish if `sum_k m[k] d[k + i] = 0`
-/// for each free input i, which is a linear recurrence for the free inputs.
+/// The value at a point is the polynomial of all other points, applied to the inputs: `sum_k c[k] d[k]`.
+/// As many points are kept as there are inputs left, all of them finite. Let `M(x) = sum_k m[k] x^k` be
+/// the monic polynomial with these roots. The polynomial of a dropped point, infinity included, is
+/// `M(x)` times a polynomial of a degree less than the number of dropped points. So all dropped values
+/// vanish if `sum_k m[k] d[k + i] = 0` for each free input i: a linear recurrence for the free inputs.
 ///
-/// For F(4, 3) with two unwanted outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]`
-/// drop 0 and infinity. What remains is F(2, 3) at the kept points, up to factors that move from
-/// the inputs to the filters. Its error is less than that of F(4, 3).
+/// For F(4, 3) with two unwanted outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]` drop 0
+/// and infinity. What remains is F(2, 3) at the kept points, up to factors that move from inputs to
+/// filters. Its error is less than that of F(4, 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spare {
     count: usize,
@@ -314,11 +310,11 @@ impl Spare {
         Self { count, coefficients: m, dropped }
     }
 
-    /// The free inputs as combinations of the others, in rows of X. The tile's first row is
-    /// `first`. Only rows in `live` can be other than zero.
+    /// The free inputs as combinations of the others, in rows of X, for the tile with the first row
+    /// `first`. Rows outside of `live` are zero.
     fn terms(&self, tile: Tile, first: usize, live: &Range<usize>) -> [[Term; MOST_TERMS]; MOST_VALUES] {
         let known = tile.values - self.count;
-        // Row i: the factors by which the known inputs make input i.
+        // Row i: the factors of the known inputs in input i.
         let mut inputs = [[0.0; MOST_VALUES]; 2 * MOST_VALUES];
         for (i, input) in inputs.iter_mut().enumerate().take(known) {
             input[i] = 1.0;
@@ -344,28 +340,26 @@ impl Spare {
     }
 }
 
-/// The most vectors of a row that is joined with others. Longer rows fill their own vectors.
+/// Vectors of a row that is joined with others, at most. Longer rows fill their own vectors.
 pub(crate) const JOINED_VECTORS: usize = 2;
 
-/// Where narrow rows are joined before they are split. A row of few tiles would leave most lanes
+/// Where narrow rows are joined before they are split, because a row of few tiles would leave most lanes
 /// of a vector empty.
 ///
-/// For each phase of rows, the elements that the tiles need for their first `outputs` values
-/// follow row after row. Behind all phases stand, in the same way, the elements for the other
-/// values.
+/// For each phase of rows, the elements for the first `outputs` values of the tiles follow row after
+/// row. Behind all phases, the elements for the other values follow in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
     /// Elements of a joined row: those for the first outputs of all its tiles.
     pub(crate) row: usize,
-    /// Elements from one phase to the next, and from the part of the first values to that of the
-    /// other values.
+    /// Elements from one phase to the next; and from the first values to the others.
     pub(crate) phase: usize,
     pub(crate) half: usize,
 }
 
 impl Joined {
-    /// `None` if joining takes no fewer instructions because rows are not narrow enough, if there
-    /// is only one row, or if a tile has more values than twice its outputs.
+    /// `None` if joining saves no instructions because rows are not narrow enough, if there is only one
+    /// row, or if a tile has more values than twice its outputs.
     fn new(down: Tile, along: Tile, phase_rows: usize, columns: usize, lanes: usize) -> Option<Self> {
         let (m, n) = (along.outputs, along.values);
         if phase_rows < 2 || m < 2 || n > 2 * m || columns > tiles_of_a_vector(lanes, along) {
@@ -375,9 +369,8 @@ impl Joined {
         if row > JOINED_VECTORS * lanes {
             return None;
         }
-        // Loads, permutations and stores of a row that is split alone, and of one that is joined
-        // with others. The latter cost a quarter more, because their loads wait for stores that
-        // they overlap.
+        // Loads, permutations and stores of a row that is split alone, and of one that is joined. The
+        // latter cost a quarter more, because their loads wait for stores that they overlap.
         let apart = m * m + n + (n - m);
         let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);
         if 4 * apart < 5 * together {
@@ -393,15 +386,15 @@ impl Joined {
     }
 }
 
-/// Which of the padded rows and elements are not padding. It is the same for all channels.
+/// Which of the padded rows and elements are not padding, for all channels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Border {
     pub(crate) rows: Range<usize>,
     pub(crate) elements: Range<usize>,
     pub(crate) shape: Planes,
     pub(crate) masks: [u32; MASKS],
-    /// The first row that only [spare](Spare) outputs would see, and the combinations that this
-    /// row and those behind it are.
+    /// The first row that only [spare](Spare) outputs read, and the combinations for this row and those
+    /// after it.
     pub(crate) free: usize,
     pub(crate) extended: [[Term; MOST_TERMS]; MOST_VALUES],
 }
@@ -443,29 +436,26 @@ impl Border {
     }
 }
 
-/// Number of masks that are kept for all rows and channels: enough for rows of usual width.
+/// Masks that are kept for all rows and channels: enough for rows of usual width.
 pub(crate) const MASKS: usize = 40;
 
-/// Tiles of a row that one step of `split` completes. Planes beyond the first `outputs` hold the
-/// same elements, moved down by a tile or two, so that as many lanes of a vector are of no use to
-/// them.
+/// Tiles of a row that one step of `split` completes. Planes beyond the first `outputs` hold the same
+/// elements a tile or two further on, so that as many lanes of a vector are of no use.
 pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
     lanes - (along.values - 1) / along.outputs
 }
 
-/// A mask of the lanes that are not padding, in the vector that begins with element `at` of a
-/// padded row.
+/// The lanes that are not padding, in the vector that begins with element `at` of a padded row.
 #[inline(always)]
 pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
     mask_in_row(lanes, at as isize - elements.start as isize, elements.len())
 }
 
-/// Masks of the lanes that are not padding, for the one-pass transform of a row of tiles with
-/// `outputs` each.
+/// The lanes that are not padding, for the one-pass transform of a row of tiles with `outputs` each.
 ///
-/// Each vector of tiles has `outputs` masks for its vectors of elements, from the second element
-/// of the first tile on. One mask more is for the two elements that remain: its first lane is the
-/// element behind these vectors, its last lane the element before them.
+/// Each vector of tiles has `outputs` masks, one for each vector of elements from the second element of
+/// the first tile on. One more mask is for two other elements: its first lane for the one behind these
+/// vectors, its last lane for the one before them.
 fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32; MASKS] {
     let mut masks = [0; MASKS];
     for (chunk, masks) in masks.chunks_exact_mut(outputs + 1).enumerate() {
@@ -489,20 +479,18 @@ pub(crate) struct SplitArgs<'a, T> {
     /// The first element that is not padding, of the first row that is not.
     pub(crate) x: *const T,
     pub(crate) row_stride: usize,
-    /// Elements from what is read to what is prefetched.
+    /// The distance of what is prefetched from what is read.
     pub(crate) next: usize,
     pub(crate) border: &'a Border,
     pub(crate) zero: T,
     pub(crate) planes: *mut T,
-    /// The rows that are [free](Spare), from their first element on that is not padding; and
-    /// elements from one to the next.
+    /// The [free](Spare) rows, from their first element that is not padding on, and their distance.
     pub(crate) free: *mut T,
     pub(crate) free_stride: usize,
 }
 
 impl<T> SplitArgs<'_, T> {
-    /// The first element of padded row `r` that is not padding; `None` if the whole row is
-    /// padding.
+    /// The first element of padded row `r` that is not padding. `None` if the whole row is padding.
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> Option<*const T> {
         let Border { rows, free, shape, .. } = self.border;
@@ -584,13 +572,11 @@ name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: out
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
 pub struct TileSource<'a, T> {
-    /// The rows from the first one that is not padding, from its first element on that is not
-    /// padding.
+    /// The rows, from the first element of the first row that is not padding on.
     pub x: &'a [T],
     /// Elements from one row to the next.
     pub row_stride: usize,
-    /// Elements from here to the source of the next call, which is prefetched meanwhile. Any
-    /// number is allowed.
+    /// The distance to the source of the next call, which is prefetched. Any number is allowed.
     pub next: usize,
 }
 
@@ -622,8 +608,8 @@ pub struct Pixels {
     pub width: usize,
     /// Number of rows, at most as many as a tile has.
     pub height: usize,
-    /// Whether the pixels will not be read soon. They are then written past the caches if their
-    /// addresses are aligned to vectors.
+    /// Whether the pixels are not read soon. They are then written past the caches, if aligned to
+    /// vectors.
     pub past_cache: bool,
 }
 
@@ -671,7 +657,6 @@ impl<T: Real> WinogradKernel<T> {
         assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
         let free_stride = elements.len().next_multiple_of(self.lanes);
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
-        // The room behind the planes.
         let free = planes.wrapping_add(shape.free_room.0);
         let code = self.code.on_this_cpu();
         let source = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
@@ -696,9 +681,9 @@ impl<T: Real> WinogradKernel<T> {
         unsafe { (code.input)(&args) };
     }
 
-    /// Turns the products of a row of tiles into pixels, adds bias and residual, clamps and
-    /// writes them. Returns whether all sums were finite before the bias. `bad[t]` becomes 1 for
-    /// each tile with sums that may not have been finite.
+    /// Transforms the products of a row of tiles into pixels, adds bias and residual, clamps and stores
+    /// them. Returns whether all sums were finite before the bias. `bad[t]` becomes 1 for each tile with
+    /// sums that may not have been finite.
     ///
     /// # Panics
     /// If a slice is too short.
