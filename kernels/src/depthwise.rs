@@ -75,7 +75,7 @@ impl TapTable {
 /// A column of taps of a [`DirectTable`], or two neighbouring columns with stride 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectColumn {
-    /// The position in a row of X that output position 0 sees through the column.
+    /// The position in a row of X that output position 0 reads through the column.
     pub(crate) position: isize,
     /// The same position, counted from the beginning of the first channel's row.
     pub(crate) offset: isize,
@@ -83,8 +83,8 @@ pub(crate) struct DirectColumn {
     pub(crate) is_pair: bool,
 }
 
-/// Where the taps read, as a [`TapTable`], for kernels that read rows of X itself. All columns
-/// have the same number of taps. The table is validated once.
+/// Where the taps read, as a [`TapTable`], for kernels that read rows of X itself. All columns have the
+/// same number of taps. The table is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
     pub(crate) taps: usize,
@@ -98,13 +98,13 @@ pub struct DirectTable {
     reach: usize,
 }
 
-/// Rows or elements of a row: sizes are below this limit. The product of two of them fits
-/// `isize`, so that no position of a [`DirectTable`] overflows.
+/// Rows, and elements of a row, are fewer than this. The product of two of them fits `isize`, so that no
+/// position of a [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-/// Numbers of taps that a column of a [`DirectTable`] may have: those of common kernels, because
-/// each is code of its own.
+/// Taps that a column of a [`DirectTable`] may have: those of common kernels, because each is code of
+/// its own.
 const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
-/// The most columns of a [`DirectTable`], so that a bit mask of columns fits `u32`.
+/// Columns of a [`DirectTable`], at most, so that a bit mask of columns fits `u32`.
 pub(crate) const MOST_SHORT: usize = 32;
 
 impl DirectTable {
@@ -115,9 +115,9 @@ impl DirectTable {
 
     /// Makes a table for rows of `width` elements.
     ///
-    /// `taps` is the number of taps of each column; they are one row apart. `stride` is that of
-    /// both axes. `positions` has, for each column of a channel, the position that output
-    /// position 0 sees. `channels` are summed, and are `distance` elements apart.
+    /// `taps` is the number of taps of each column, one row apart. `stride` is that of both axes.
+    /// `positions` has, for each column of a channel, the position that output position 0 reads.
+    /// `channels` are summed, `distance` elements apart.
     ///
     /// The result is `None` if no kernel can do it: for rows of less than four elements, other
     /// taps than 1, 2, 3, 5 or 7, too many columns, sizes that are too large, or a stride other
@@ -143,8 +143,7 @@ impl DirectTable {
         if !fits || !(stride == 1 || stride == 2 && is_row) {
             return None;
         }
-        // Pairs begin at even positions: if a row begins at a cache line, no load of a pair
-        // crosses one.
+        // Pairs begin at even positions: if a row begins at a cache line, no load of a pair crosses one.
         let (single, pairs) = positions.split_at(usize::from(stride == 2 && positions[0].rem_euclid(2) == 1));
         let mut columns = Vec::new();
         for channel in 0..channels {
@@ -157,24 +156,22 @@ impl DirectTable {
         Some(Self { taps, stride, columns: columns.into(), count, width, reach })
     }
 
-    /// Whether the stride is 2 and there are three columns of three taps: one alone, and two that
-    /// are a pair.
+    /// Whether the stride is 2 and there are three columns of three taps: a single one and a pair.
     fn is_three(&self) -> bool {
         self.stride == 2 && self.taps == 3 && self.count == 3 && self.columns.len() == 2
     }
 
-    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights
-    /// in registers. That is done for three columns of three taps, in rows of more than two
-    /// vectors. It depends on the operator alone, because the order of the sums does.
+    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights in
+    /// registers: for three columns of three taps, and rows of more than two vectors. It depends on the
+    /// operator alone, as the order of sums does.
     #[must_use]
     pub fn goes_by_rows<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let is_three = self.stride == 1 && self.taps == 3 && self.count == 3;
         is_three && kernel.by_rows && outputs > 2 * kernel.lanes
     }
 
-    /// Whether `kernel` can use the table for output rows of `outputs` elements. Only the first
-    /// and the last vector of a row may see positions outside of X, and not every kernel has
-    /// stride 2.
+    /// Whether `kernel` can use the table for output rows of `outputs` elements. Only the first and the
+    /// last vector of a row may read positions outside of X, and not every kernel has stride 2.
     #[must_use]
     pub fn serves<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let (vectors, step) = (outputs.div_ceil(kernel.lanes), kernel.lanes * self.stride);
@@ -222,16 +219,14 @@ pub(crate) struct DepthwiseArgs<T> {
 pub(crate) struct DirectArgs<'a, T> {
     pub(crate) input: DirectInput<'a, T>,
     pub(crate) columns: &'a [DirectColumn],
-    /// R: rows of the tile.
     pub(crate) mr: usize,
     /// Whether three columns are summed row by row.
     pub(crate) is_by_rows: bool,
     /// Number of weights of the taps of even rows, for stride 2.
     pub(crate) even: usize,
-    /// Elements of a row of X.
     pub(crate) step: usize,
-    /// Elements from the last tile of a plane to the first tile of the next plane. Tiles that are summed row
-    /// by row prefetch the rows of the next tile.
+    /// The distance of the first tile of the next plane from the last tile of a plane. Tiles that are
+    /// summed row by row prefetch the rows of the next tile.
     pub(crate) next: usize,
     pub(crate) loose: usize,
     pub(crate) output: TileOutput<T>,
@@ -297,17 +292,17 @@ pub(crate) struct ScatterArgs<T> {
     pub(crate) store: ChannelStore<T>,
 }
 
-/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile
-/// of 14 rows, three vectors and one more have to fit in registers.
+/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile of 14
+/// rows, and four more vectors have to fit the registers.
 pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
     V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
-/// each height is code of its own.
+/// Rows of a tile with stride 2, at most. Their 8 sums hide the latency of multiply-adds, and each
+/// height is code of its own.
 pub(crate) const MOST_STRIDED: usize = 8;
 
-/// The longest column of taps, of 3 and 5, that tiles of `mr` rows sum with stride 2; 0 if there is none.
+/// The longest column, of 3 or 5 taps, that tiles of `mr` rows sum with stride 2; 0 if there is none.
 /// The registers have to hold the sums, the weights of two columns, two vectors before and after their
 /// split, and its two permutations.
 pub(crate) const fn most_strided_taps<V: Simd>(mr: usize) -> usize {
@@ -323,11 +318,10 @@ pub(crate) const fn most_strided_taps<V: Simd>(mr: usize) -> usize {
 type TilesFn<T> = unsafe fn(&DepthwiseArgs<T>);
 type DirectFn<T> = unsafe fn(&DirectArgs<'_, T>);
 
-/// The functions of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct DepthwiseCode<T> {
     tiles: TilesFn<T>,
-    /// The same sums straight from X. Kernels with vectors along channels have none.
+    /// The same sums straight from X. `None` for vectors along channels.
     direct: Option<DirectFn<T>>,
     /// Straight from X with stride 2, for three columns of three taps and any number of rows.
     threes: Option<DirectFn<T>>,
@@ -342,7 +336,7 @@ pub struct DepthwiseKernel<T: 'static> {
     weight: usize,
     /// Whether the kernel reads X itself.
     is_direct: bool,
-    /// Whether it can sum three columns of three taps straight from X row by row.
+    /// Whether it can sum three columns of three taps straight from X, row by row.
     by_rows: bool,
     /// The longest column that it sums straight from X with stride 2; 0 if there is none.
     most_strided_taps: usize,
@@ -391,7 +385,7 @@ pub struct DepthwiseInput<'a, T> {
     pub w_plane: usize,
     /// The input.
     pub x: &'a [T],
-    /// Elements of `x` from one plane to the next. It is 0 if all planes read the same elements.
+    /// Elements of `x` from one plane to the next; 0 if all planes read the same elements.
     pub x_plane: usize,
     /// Elements of `x` from one vector of a row to the next.
     pub x_vector: usize,
@@ -406,19 +400,18 @@ pub struct DepthwiseInput<'a, T> {
 pub struct DirectInput<'a, T> {
     /// The columns of taps.
     pub table: &'a DirectTable,
-    /// The row of X that output row 0 sees through the first tap. Rows before the first and
-    /// behind the last row of X are padding.
+    /// The row of X that output row 0 reads through the first tap. Rows outside of X are padding.
     pub row: isize,
     /// Number of rows of X.
     pub height: usize,
-    /// All weights of a plane, in the order of the columns. They must be finite. With stride 2,
-    /// those of even rows come first, and then those of odd rows.
+    /// All weights of a plane, in the order of the columns. They must be finite. With stride 2, those of
+    /// even rows come first.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
     /// The planes of X.
     pub x: &'a [T],
-    /// Elements of `x` from one plane to the next. It is 0 if all planes read the same elements.
+    /// Elements of `x` from one plane to the next; 0 if all planes read the same elements.
     pub x_plane: usize,
     /// Number of planes.
     pub planes: usize,
@@ -466,7 +459,7 @@ impl<T: Real> DepthwiseKernel<T> {
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
         let read = taps.max.saturating_add(self.lanes);
         let read = end(planes, x_plane, end(tiles * self.mr, taps.step, end(output.vectors, x_vector, read)));
-        // Without taps nothing is read, and no distance has to fit a slice. Products with them could
+        // Without taps nothing is read. Distances may then be of any size, and products with them could
         // overflow.
         let [step, x_plane, x_vector] = match taps.weights {
             0 => [0; 3],
@@ -517,8 +510,8 @@ impl<T: Real> DepthwiseKernel<T> {
         assert!(row > -(table.taps as isize) && last < height as isize, "more padding than a column reaches");
         let read = table.reach + height * step;
         assert!(x.len() >= end(planes, x_plane, read), "the input is too short");
-        // Planes with a whole vector of readable elements behind them. A kernel may load these
-        // elements, though no stored element depends on them.
+        // Planes with a whole vector of readable elements behind them. A kernel may load these, though
+        // no stored element depends on them.
         let behind = self.lanes * table.stride;
         let spare = (x.len() - read).checked_sub(behind);
         let loose = spare.map_or(0, |spare| spare.checked_div(x_plane).map_or(planes, |last| last + 1));
@@ -554,7 +547,7 @@ impl<T: Real> DepthwiseKernel<T> {
             return None;
         }
         let rows = tiles.checked_mul(self.mr).expect("rows are within the address space");
-        // It also bounds the rows by the destination: a call with more of them would not end.
+        // Bounds the number of rows by the destination.
         assert!(is_apart(rows, row), "rows of the output begin at one element");
         let written = end(planes, plane, end(rows, row, width));
         Some(TileOutput {
@@ -570,12 +563,12 @@ impl<T: Real> DepthwiseKernel<T> {
     }
 }
 
-/// The end of `count` parts that begin `step` apart, if the last part has `len` elements.
+/// The end of `count` parts, `step` apart, of which the last has `len` elements.
 fn end(count: usize, step: usize, len: usize) -> usize {
     (count - 1).saturating_mul(step).saturating_add(len)
 }
 
-/// Whether no two of `count` parts that are `step` apart begin at one element.
+/// Whether no two of `count` parts, `step` apart, begin at one element.
 fn is_apart(count: usize, step: usize) -> bool {
     count <= 1 || step > 0
 }
@@ -615,8 +608,8 @@ impl<T: Real> DepthwiseKernels<T> {
         self.rows
     }
 
-    /// Kernels as [`rows`](Self::rows), with shorter vectors for rows that fit in one of them.
-    /// The list may be empty.
+    /// As [`rows`](Self::rows), with shorter vectors, for rows that fit one of them. The list may be
+    /// empty.
     #[must_use]
     pub fn narrow(&self) -> &'static [DepthwiseKernel<T>] {
         self.narrow
@@ -628,8 +621,8 @@ impl<T: Real> DepthwiseKernels<T> {
         self.channels
     }
 
-    /// Gathers channels into vectors: position i of all channels, `src[c * src_channel + i]`,
-    /// becomes one vector at `dst[slots[i]..]`. Lanes beyond the channels are zero.
+    /// Gathers channels into vectors: position i of all channels, `src[c * src_channel + i]`, becomes
+    /// one vector at `dst[slots[i]..]`. Lanes beyond the channels are zero.
     ///
     /// # Panics
     /// If a slice is too short, or there are more channels than lanes.
@@ -655,9 +648,8 @@ impl<T: Real> DepthwiseKernels<T> {
         unsafe { (self.code.on_this_cpu().gather)(&args) };
     }
 
-    /// Scatters vectors of channels, one vector for each position, into rows of positions. The
-    /// row of channel c goes, `+ bias + residual` and clamped, to `y[c * ldy..]`. There are as
-    /// many channels as biases.
+    /// Scatters vectors of channels, one for each position, into rows of positions. The row of channel c
+    /// goes, `+ bias + residual` and clamped, to `y[c * ldy..]`. There are as many channels as biases.
     ///
     /// # Panics
     /// If a slice is too short, or there are more channels than lanes.

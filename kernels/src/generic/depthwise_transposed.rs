@@ -1,16 +1,14 @@
-//! The kernels of depthwise transposed convolution with stride 2, straight from X. All phases of
-//! the last axis are computed together, and interleaved in registers.
+//! The kernels of depthwise ConvTranspose with stride 2, straight from X. All phases of the last axis
+//! are computed at once, and interleaved in registers.
 //!
-//! Let row `u` of the output be counted before cropping. It is the sum over the taps
-//! `k = u % SH + SH * t` of its phase, each applied to row `u / SH - t` of X. One step computes
-//! the SH output rows that see the same rows of X, a pair of vectors of each row at a time. It
-//! loads, from each of these rows of X, the vectors that the taps along the row see: one for each
-//! shift, at most three. Each vector serves all taps of all phases that see it. Steps go down the
-//! rows, so that the rows of Y are written in order.
+//! Row `u` of the uncropped output is the sum over the taps `k = u % SH + SH * t` of its phase, each
+//! applied to row `u / SH - t` of X. One step computes a pair of vectors of the SH output rows that read
+//! the same rows of X. From each of these rows of X it loads the vectors that the taps along the row
+//! read: one for each shift, at most three. Each vector serves all taps of all phases. Steps go down the
+//! rows, so that rows of Y are written in order.
 //!
-//! Most pairs of most steps lie inside X and Y, and run in a loop without masks and choices. The
-//! others, at the ends of rows and at the top and the bottom, load by masks, and ask for each row
-//! whether it exists.
+//! Most pairs of most steps lie inside X and Y, and run in a loop without masks and choices. The others,
+//! at the ends of rows and at top and bottom, load by masks, and check for each row whether it exists.
 
 #![expect(
     clippy::needless_range_loop,
@@ -22,25 +20,24 @@ use crate::depthwise_transposed::DepthwiseTransposedArgs;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::ukernel::EpilogueArgs;
 
-/// The most vectors of a row of X that a step holds in registers, and the most rows: 5 taps with
-/// stride 2 see as many.
+/// Vectors of a row of X that a step holds in registers, and rows, at most: 5 taps with stride 2 read as
+/// many.
 const MOST_HELD: usize = 3;
 
-/// The most taps of a kernel: 5 x 5.
+/// Taps of a kernel, at most: 5 x 5.
 const MOST_TAPS: usize = 25;
 
-/// The distance, along a row of X, from the element at the output's position to the element that
-/// tap `k` reads. `odd` is the padding modulo 2.
+/// The distance in X from the element at the output's position to the one that tap `k` reads. `odd` is
+/// the padding modulo 2.
 const fn shift(k: usize, odd: usize) -> isize {
     let phase = (k + odd) % 2;
     (phase as isize + odd as isize - k as isize) / 2
 }
 
-/// The vectors of a row that a kernel of `kw` taps holds: the least shift, and the number of
-/// shifts.
+/// The vectors of a row that a kernel of `kw` taps holds: the least shift, and the number of shifts.
 const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
     let (low, high) = (shift(kw - 1, odd), shift(0, odd));
-    // The last tap and the one before it belong to different phases.
+    // The last two taps belong to different phases.
     let low = if shift(kw - 2, odd) < low { shift(kw - 2, odd) } else { low };
     let high = if shift(1, odd) > high { shift(1, odd) } else { high };
     (low, (high - low) as usize + 1)
@@ -78,8 +75,8 @@ pub(crate) unsafe fn depthwise_transposed<
             for tap in (0..KH * KW).step_by(V::SCALARS) {
                 weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
             }
-            // LLVM must know nothing about these pointers: it would keep one for each row, vector
-            // and edge in memory. Pointers to rows that do not exist are not used.
+            // LLVM must know nothing about these pointers: it would keep one for each row, vector and
+            // edge in memory. Pointers to rows that do not exist are not used.
             let x = input.x.as_ptr().wrapping_add(plane * input.x_plane + first * input.width);
             let mut x = x.wrapping_offset(args.shift() + low);
             let y: *const V::Elem = args.y.wrapping_add(plane * output.plane);
@@ -88,8 +85,8 @@ pub(crate) unsafe fn depthwise_transposed<
                 let has_all_outputs = step * SH >= output.row && (step + 1) * SH <= output.row + output.rows;
                 let is_whole = has_all_outputs && step >= before && step < input.height;
                 let mut place = Place { step, pair: 0, x, y };
-                // Two loops: the choice of rows would take registers from the first loop, which
-                // nearly all steps use.
+                // Two loops: the choice of rows would take registers from the first one, which nearly
+                // all steps use.
                 while is_whole && place.pair < edges.pairs {
                     if (edges.head..edges.tail).contains(&place.pair) {
                         pairs::<V, SH, KH, KW, ODD, false, false>(args, &weights, &place, &edges);
@@ -113,7 +110,7 @@ pub(crate) unsafe fn depthwise_transposed<
 struct Weights<V: Simd> {
     bias: V,
     w: *const V::Elem,
-    /// The first weights: as many as registers are left for.
+    /// The first weights, as many as registers are left.
     held: [V::Scalars; MOST_TAPS],
 }
 
@@ -121,14 +118,13 @@ struct Weights<V: Simd> {
 struct Place<V: Simd> {
     step: usize,
     pair: usize,
-    /// Where row `step` of X begins for this pair, at the smallest shift; and where the first output
-    /// row of the step begins.
+    /// Where row `step` of X begins for this pair, at the smallest shift; and where the step's first
+    /// output row begins.
     x: *const V::Elem,
     y: *const V::Elem,
 }
 
 impl<V: Simd> Place<V> {
-    /// Moves on to the next pair.
     #[inline(always)]
     fn next(&mut self) {
         self.pair += 1;
@@ -137,15 +133,14 @@ impl<V: Simd> Place<V> {
     }
 }
 
-/// The pairs of output vectors along a row, and how they see X.
+/// The pairs of output vectors along a row, and what they read of X.
 struct PairEdges<V: Simd> {
     pairs: usize,
-    /// The pairs from `head` to `tail` see nothing outside of a row of X, and are whole vectors
-    /// of Y.
+    /// The pairs from `head` to `tail` read nothing outside of a row of X, and are whole vectors of Y.
     head: usize,
     tail: usize,
-    /// Masks for each shift: for the first pair, for the two pairs behind those inside, and for
-    /// the pairs inside.
+    /// Masks for each shift: for the first pair, for the two pairs behind those inside, and for the
+    /// pairs inside.
     masks: [[V::Mask; MOST_HELD]; 4],
 }
 
@@ -231,13 +226,13 @@ unsafe fn pairs<
                 if k >= KH {
                     continue;
                 }
-                // Neighbouring taps add to different sums, so that no multiply-add waits for the
-                // one before it.
+                // Neighbouring taps add to different sums, so that no multiply-add waits for the one
+                // before.
                 for tap in 0..KW {
                     let index = k * KW + tap;
                     let first = index / V::SCALARS * V::SCALARS;
-                    // Weights that have no register are read where they are used: otherwise LLVM
-                    // would keep them on the stack.
+                    // Weights without a register are read where they are used: otherwise LLVM would keep
+                    // them on the stack.
                     let scalars =
                         if index / V::SCALARS < const { held_weights::<V>(KH.div_ceil(SH) * shifts(KW, ODD).1) } {
                             weights.held[index / V::SCALARS]
@@ -272,8 +267,8 @@ unsafe fn pairs<
     }
 }
 
-/// Registers that are left for weights. The others hold `vectors` of X, the sums of two rows and
-/// their results, tables of permutations, bias and bounds.
+/// Registers that are left for weights. The others hold `vectors` of X, the sums of two rows and their
+/// results, tables of permutations, bias and bounds.
 const fn held_weights<V: Simd>(vectors: usize) -> usize {
     V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
 }

@@ -1,12 +1,12 @@
 //! The direct kernels of several output channels: a register tile, straight from X.
 //!
-//! Output rows are as long as rows of X. A plane of X is then one run of positions, and a tap
-//! sees the same run, shifted. A tile is MR output channels by NR positions, and may begin and
-//! end in the middle of rows. Each vector of X is loaded once for all MR channels.
+//! Output rows are as long as rows of X. A plane of X is then one run of positions, and a tap reads the
+//! same run, shifted. A tile is MR output channels by NR positions, and may begin and end within rows.
+//! Each vector of X is loaded once for all MR channels.
 //!
-//! A shift brings elements from the end of one row to the beginning of the next one, where
-//! padding should be. These lanes are the same for a whole column of taps, and are made zero.
-//! Only tiles near the ends of the plane see rows outside of X, and load parts of vectors.
+//! A shift brings elements from the end of one row to the beginning of the next one, where padding
+//! should be. These lanes are the same for a whole column of taps, and are zeroed. Only tiles near the
+//! ends of the plane read rows outside of X, and load parts of vectors.
 
 #![expect(
     clippy::needless_range_loop,
@@ -20,8 +20,8 @@ use crate::grouped::{FlatArgs, FlatTap, FlatTaps};
 use crate::simd::Simd;
 use crate::ukernel::EpilogueArgs;
 
-/// What tiles read of the table of taps, as values: behind a reference, it would be read again for each
-/// tile, because a store might have changed it.
+/// What tiles read of the table of taps, by value: by reference it would be read again for each tile,
+/// because a store might have changed it.
 struct FlatView {
     taps: *const FlatTap,
     columns: usize,
@@ -55,8 +55,8 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
             let is_inside = vector >= args.taps.head && vector + NRV <= args.taps.tail;
-            // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
-            // register to register between them.
+            // Two calls and not one loop with both kinds of loads, between which LLVM would move the
+            // sums from register to register.
             if is_inside {
                 let acc = sum::<V, MR, NRV, false>(args, &table, vector, is_inside, prefetch);
                 finish::<V, MR, NRV>(args, &acc, done);
@@ -95,10 +95,10 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
             acc[i] = [V::splat(*args.epilogue.bias.add(i)); NRV];
         }
         let x = args.x.wrapping_add(vector * V::LANES);
-        // Tiles inside the gap have no border masks, and do not read any.
+        // Tiles inside the gap read no border masks.
         let slot = if vector < table.gap.0 { vector } else { vector.wrapping_sub(table.gap.1) };
         let border = table.border_masks.wrapping_add(slot);
-        // Only at the border the taps of a column have masks of their own.
+        // The taps of a column have masks of their own only at the border.
         let own = if is_inside { 0 } else { u32::MAX };
         let mut masks = table.masks.add(vector % table.period);
         let (mut taps, mut w) = (table.taps, args.w);

@@ -1,5 +1,5 @@
-//! The kernels, written once over [`Simd`](crate::simd::Simd), and the macros by which an ISA lists
-//! its instances.
+//! The kernels, written once over [`Simd`](crate::simd::Simd), and the macros by which an ISA lists its
+//! instances.
 
 pub(crate) mod activation;
 pub(crate) mod depthwise;
@@ -19,8 +19,7 @@ fn constant<V: Simd>(beside: V, x: f64) -> V {
     beside.splat_beside(V::Elem::from_f64(x))
 }
 
-/// The end of the epilogue, for sums that have their bias: the residual is added, and the result is
-/// clamped and stored.
+/// The end of the epilogue, for sums that have their bias: adds the residual, clamps, and stores.
 #[derive(Clone, Copy)]
 pub(crate) struct VectorEpilogue<V: Simd> {
     residual: *const V::Elem,
@@ -87,11 +86,10 @@ macro_rules! compile {
 }
 pub(crate) use compile;
 
-/// The kernels of one ISA and element type: its vectors, and the list of its tiles. `32 x [1 2]` are
-/// the tiles with an NR of 32 and an MR of 1 and 2.
+/// The kernels of one ISA and element type: its vectors, and its tiles. `32 x [1 2]` are tiles with an
+/// NR of 32 and an MR of 1 and 2.
 ///
-/// Each kind of kernel is compiled in a module of its own, so that the compiler can work on all kinds
-/// at the same time.
+/// Each kind of kernel is a module of its own, so that the compiler works on all kinds in parallel.
 macro_rules! kernels {
     (
         $isa:expr, #[$attr:meta], $elem:ident in $vector:ident;
@@ -245,8 +243,8 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// The Winograd transforms, which are the same for all ISAs and types:
-/// `name(values down, outputs down; values along, outputs along)`. A name says outputs and taps.
+/// The Winograd transforms, the same for all ISAs and types: `name(values down, outputs down; values
+/// along, outputs along)`. A name says outputs and taps.
 macro_rules! transforms {
     ($isa:expr, $elem:ident, $vector:ident) => {
         $crate::generic::transforms! {
@@ -278,8 +276,8 @@ macro_rules! transforms {
 }
 pub(crate) use transforms;
 
-/// The kernels of depthwise transposed convolution, which are the same for all ISAs and types: the
-/// stride down, and taps down x along.
+/// The kernels of depthwise transposed convolution, the same for all ISAs and types: the stride down,
+/// and taps down x along.
 macro_rules! transposed_table {
     ($isa:expr, $elem:ident, $vector:ident) => {
         $crate::generic::transposed_table! {

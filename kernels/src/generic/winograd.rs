@@ -178,8 +178,7 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
     // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
     // promises whole vectors behind every place of the planes.
     unsafe {
-        // The zero comes from memory: LLVM would turn stores of a constant zero into calls of
-        // memset.
+        // The zero comes from memory: LLVM would turn stores of a constant zero into calls of memset.
         let zero = V::splat(args.zero);
         let (mut phase, mut place) = (0, 0);
         for r in 0..shape.rows {
@@ -248,7 +247,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
     // vectors behind every place of the values. What a row of tiles stores beyond its last tile,
     // the next row of tiles overwrites.
     unsafe {
-        // A row of padding: as many vectors as are read of a row, and one vector before the row.
+        // A row of padding: as many vectors as are read of a row, and one before it.
         let zero = V::splat(source.zero);
         for at in (0..shape.pitch.next_multiple_of(V::LANES) * MH + 2 * V::LANES).step_by(V::LANES) {
             zero.store(source.planes.add(at));
@@ -266,7 +265,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
             }
             for (chunk, t) in (0..shape.pitch).step_by(V::LANES).enumerate() {
                 for i in 0..NV {
-                    // The rows behind these are prefetched by the tiles below.
+                    // The tiles below prefetch the rows after these.
                     if i < MV || is_last {
                         for s in 0..MH {
                             V::prefetch_near(rows[i].wrapping_add(s * V::LANES).wrapping_add(source.next));
@@ -274,8 +273,8 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
                     }
                 }
                 let masks = masks.get_unchecked(chunk * (MH + 1)..(chunk + 1) * (MH + 1));
-                // Calls and not a loop: LLVM would not unroll it, and would keep the points in
-                // memory. Each call returns where the next values go.
+                // Calls and not a loop: LLVM would not unroll it, and would keep the points in memory.
+                // Each call returns where the next values go.
                 let v = v.add(place + t);
                 let v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
                 if NV > 4 {
@@ -332,7 +331,7 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let (mut values, mut edges) = ([[zero; MH]; 4], [zero; 4]);
-        // Straight-line code: in a loop the values would live in memory.
+        // Straight-line code: a loop would keep the values in memory.
         macro_rules! vectors {
             ($masked:literal: $($s:literal)+) => {$(
                 if $s < MH {
@@ -505,7 +504,7 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
             let mut dst: *const V::Elem = joined.add(phase * to.phase);
             for r in (phase..shape.rows).step_by(shape.down.outputs) {
                 let row = args.row(r);
-                // What a row's last vector stores beyond the row, the next row overwrites.
+                // The next row overwrites what a row's last vector stores beyond the row.
                 for i in 0..JOINED_VECTORS {
                     let at = i * V::LANES;
                     if at < to.row {
@@ -652,7 +651,7 @@ unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane
     }
 }
 
-/// Vectors of pixels that a group of tiles has, at most: 6 rows of 16 vectors.
+/// Vectors of pixels of a group of tiles, at most: 6 rows of 16 vectors.
 const PIXELS: usize = 6 * 16;
 
 /// Computes the pixels of one row of tiles from its products, a vector of channels at a time, and
@@ -780,8 +779,8 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<'_, V::Elem>, at: usi
             return;
         }
         let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, at);
-        // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
-        // live in memory.
+        // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and would keep `t` in
+        // memory.
         for c in 0..V::LANES {
             if c < to.channels {
                 finish.store_first(t[c], c * to.channel_step, width);

@@ -1,5 +1,5 @@
-//! The parts of a tile kernel: which rows a tile sees, the sum of a tap column, and the store of
-//! a tile.
+//! The parts of a tile kernel: which rows a tile reads, the sum of a tap column, and the store of a
+//! tile.
 
 use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
@@ -15,19 +15,18 @@ pub(super) unsafe fn every_lane<V: Simd>() -> V::Mask {
     unsafe { V::mask(0, V::LANES.max(LEAST_ROW)) }
 }
 
-/// A kind of `EDGE`: all rows that a tile sees exist.
+/// `EDGE`: all rows that a tile reads exist.
 pub(super) const WHOLE: u8 = 0;
 
-/// A kind of `EDGE`: all rows that a tile sees exist but the first and the last N / 2. That is
-/// known at compile time: branches would keep the compiler from mixing multiply-adds and loads of
-/// several rows, and the sums would take up to half as long again.
+/// `EDGE`: all rows that a tile reads exist except the first and the last N / 2. A constant, because
+/// branches would keep the compiler from mixing multiply-adds and loads of several rows.
 pub(super) const SAME: u8 = 1;
 
-/// A kind of `EDGE`: the rows exist that an argument says.
+/// `EDGE`: an argument says which rows exist.
 pub(super) const SOME: u8 = 2;
 
-/// The range of rows that exist, counted from row `first` of X, for a tile that sees the rows
-/// from there on.
+/// The range of rows that exist, relative to row `first` of X, for a tile that reads the rows from there
+/// on.
 pub(super) fn rows_inside<T>(args: &DirectArgs<'_, T>, first: isize) -> (usize, usize) {
     ((-first).max(0) as usize, (args.input.height as isize - first).max(0) as usize)
 }
@@ -66,8 +65,8 @@ pub(super) unsafe fn sum_column<
             let w = w.add(k * weight);
             weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
         }
-        // Straight-line code: LLVM does not unroll a loop of so many rows. Each row adds to N
-        // different sums, so that no multiply-add waits for the one before it.
+        // Straight-line code: LLVM does not unroll a loop of so many rows. Each row adds to N different
+        // sums, so that no multiply-add waits for the one before.
         const { assert!(R + N - 1 <= 20, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(
@@ -135,8 +134,8 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
                 y = V::advance(y, output.y_row);
             }
         } else if R > 1 && n == output.y_row && 2 * n >= V::LANES {
-            // Rows are contiguous here, so that a whole vector reaches into the next row of the
-            // tile. That row is stored later and overwrites the excess.
+            // Rows are contiguous here. A whole vector reaches into the next row of the tile, which is
+            // stored later and overwrites the excess.
             for r in 0..R - 1 {
                 acc[r].store(y.cast_mut());
                 y = V::advance(y, output.y_row);
@@ -151,13 +150,13 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
     }
 }
 
-/// How the vectors of a row see X, if each sees `STRIDE` vectors of it. There are three places: the first
-/// vector, the vectors in between, and the last one.
+/// What the vectors of a row read of X, if each reads `STRIDE` vectors of it. There are three places:
+/// the first vector, the vectors in between, and the last one.
 pub(super) struct Views<V: Simd, const STRIDE: usize> {
     /// For each place and column, the lanes that are in X.
     pub(super) masks: [[[V::Mask; STRIDE]; MOST_SHORT]; 3],
-    /// For each place, a bit for each column: in the first list whether a stored lane is outside
-    /// of X, in the second list whether any lane is.
+    /// For each place, a bit for each column: in the first list, whether a stored lane is outside of X;
+    /// in the second, whether any lane is.
     pub(super) masked: [[u32; 3]; 2],
 }
 
@@ -173,7 +172,7 @@ impl<V: Simd, const STRIDE: usize> Views<V, STRIDE> {
             for (place, vector) in [(0, 0), (2, output.vectors - 1)] {
                 let from = position + (vector * STRIDE * V::LANES) as isize;
                 let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
-                // With stride 2, a column that is not one of a pair sees every second lane.
+                // With stride 2, a single column uses every second lane.
                 let outputs = (output.width - vector * V::LANES).min(V::LANES);
                 let stored = STRIDE * outputs - usize::from(STRIDE == 2 && !is_pair);
                 for s in 0..STRIDE {

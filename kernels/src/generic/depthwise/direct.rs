@@ -1,4 +1,4 @@
-//! Tiles along rows straight from X, with stride 1, and the choice between all ways to read X.
+//! Tiles along rows straight from X, with stride 1, and the choice between the ways to read X.
 
 use super::column::{SAME, SOME, Views, WHOLE, every_lane, rows_inside, store, sum_column};
 use super::strided::direct_pairs;

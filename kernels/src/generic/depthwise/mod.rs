@@ -1,11 +1,10 @@
-//! The direct kernels: sums over few channels that stay in registers over all taps, and the
-//! passes that bring X into the form that the kernels read.
+//! The direct kernels: sums over few channels stay in registers over all taps. And the passes that bring
+//! X into the form that the kernels read.
 //!
-//! A GEMM would share no input among output channels here. The kernels share input between
-//! outputs in space instead: a tile is a column of R output rows, one vector wide. A tap column
-//! is a run of N taps below one another. Its N weights are in registers, and its R + N - 1 input
-//! rows are loaded once, at any alignment, for R * N multiply-adds. Two orientations use the same
-//! code:
+//! Output channels would share no input in a GEMM. The kernels share input between neighbouring outputs
+//! instead: a tile is a column of R output rows, one vector wide. A tap column is N taps below one
+//! another. Its N weights are in registers, and its R + N - 1 input rows are loaded once, at any
+//! alignment, for R * N multiply-adds. Two orientations use the same code:
 //!
 //! * along rows: a vector is `LANES` neighbouring positions of one channel, and a weight is
 //!   broadcast;

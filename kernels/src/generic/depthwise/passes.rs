@@ -1,4 +1,4 @@
-//! The passes that bring X into the form that tiles read, and that bring sums back into rows.
+//! The passes that bring X into the form that tiles read, and sums back into rows.
 
 use crate::Real;
 use crate::depthwise::{GatherArgs, ScatterArgs};

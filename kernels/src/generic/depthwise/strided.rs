@@ -24,9 +24,8 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<'_, V::Elem>) {
         let last = output.vectors - 1;
         let is_left = args.columns.get_unchecked(1).is_pair;
         let DirectColumn { position, offset, .. } = *args.columns.get_unchecked(usize::from(is_left));
-        // The third column lies left or right of the pair. These are its first index in the two
-        // vectors of X, the position of its element beside these vectors, and the lane that this
-        // element goes to.
+        // The third column lies left or right of the pair: its first index in the two vectors of X, the
+        // position of its element beside these vectors, and the lane for this element.
         let (from, beside, lane) = if is_left { (-1, -1, 0) } else { (2, 2 * V::LANES as isize, V::LANES - 1) };
         let every = every_lane::<V>();
         let mut views =
@@ -34,7 +33,7 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<'_, V::Elem>) {
         let mut masked = [[false; 3]; 2];
         for (place, vector) in [(0, 0), (2, last)] {
             let from = position + (vector * 2 * V::LANES) as isize;
-            // A third column on the right sees one position more.
+            // A third column on the right reads one more position.
             let stored = (output.width - vector * V::LANES).min(V::LANES) * 2 + usize::from(!is_left);
             let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.step as isize;
             views[place].masks = [V::mask(from, args.step), V::mask(from + V::LANES as isize, args.step)];
@@ -47,8 +46,8 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<'_, V::Elem>) {
         for plane in 0..output.planes {
             let bias = V::splat(*output.epilogue.bias.add(plane));
             let w = args.weights(plane);
-            // For each tap: the weights of the pair, then that of the third column. In memory,
-            // the taps of even rows come first.
+            // For each tap: the weights of the pair, then that of the third column. In memory, the taps
+            // of even rows come first.
             let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
             for i in 0..3 {
                 let column = if is_left { (i + 1) % 3 } else { i };
@@ -77,16 +76,15 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<'_, V::Elem>) {
     }
 }
 
-/// How [`threes`] sees a row of X.
+/// What [`threes`] reads of a row of X.
 #[derive(Clone, Copy)]
 struct StridedView<V: Simd> {
-    /// The lanes that are in X, for both vectors that the pair sees.
+    /// The lanes in X, for both vectors that the pair reads.
     masks: [V::Mask; 2],
-    /// The first index of the third column in these two vectors. The column takes every second
-    /// element.
+    /// The first index of the third column in these two vectors, of which it takes every second element.
     from: isize,
-    /// The address offset of a vector that has the third column's element beside the two vectors
-    /// in one lane, and that lane as a bit. `lane` is 0 if the element is not in X.
+    /// The address offset of a vector that has the third column's element beside the two vectors in one
+    /// lane, and that lane as a bit. `lane` is 0 if the element is not in X.
     beside: isize,
     lane: u32,
 }
