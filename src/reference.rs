@@ -52,7 +52,7 @@ pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>
     }
     let (positions, c_group, spatial) =
         (geometry.output_spatial(), geometry.in_channels_per_group(), geometry.input_spatial());
-    // As in `sum`, no channels have no products.
+    // As in `sum`: without channels there are no products.
     let taps = if c_group == 0 { 0 } else { geometry.kernel_volume() };
     let mut sources = Vec::with_capacity(positions);
     for tap in 0..taps {
@@ -175,14 +175,12 @@ pub fn transform_tolerance<T: Element>(
 fn smallest_step(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 1.0 / f64::from(1_u32 << 24),
-        // The upper half of an f32.
         DType::BF16 => f64::from(f32::from_bits(1 << 16)),
         DType::F32 => f64::from(f32::from_bits(1)),
         DType::F64 => f64::from_bits(1),
     }
 }
 
-/// Sums up one output element from accessors of X and W.
 pub(crate) fn sum(
     geometry: &Geometry,
     index: usize,
@@ -212,7 +210,6 @@ pub(crate) fn sum(
     ReferenceElement { value: total.value + bias, magnitude: total.magnitude + bias.abs() }
 }
 
-/// What an output channel is the sum of.
 struct Filters {
     /// The first channel of X in its group.
     channel: usize,
@@ -260,7 +257,7 @@ fn source(geometry: &Geometry, mut position: usize, mut tap: usize) -> Option<us
         if i >= axis.input {
             return None;
         }
-        // This wraps only if another axis has no positions, and then the result is none anyway.
+        // It wraps only if an axis has no positions, and then the result is `None`.
         at = i.wrapping_mul(step).wrapping_add(at);
         step = usize::wrapping_mul(step, axis.input);
     }

@@ -10,12 +10,11 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// As few blocks of at most `most` as possible, but at least one: nothing is one empty block.
+    /// As few blocks of at most `most` as possible, but at least one: a length of 0 is one empty block.
     pub(crate) fn new(total: usize, most: usize) -> Self {
         Self { total, size: total.div_ceil(total.div_ceil(most).max(1)) }
     }
 
-    /// The same blocks of a length whose elements are `count` times as many.
     pub(crate) fn times(self, count: usize) -> Self {
         Self { total: self.total * count, size: self.size * count }
     }
@@ -42,7 +41,6 @@ impl Blocks {
     }
 }
 
-/// The operands of a product over one block of K.
 pub(super) struct Product<'a, A> {
     pub(super) rows: usize,
     /// Columns of A, which are the rows of B.
@@ -52,10 +50,9 @@ pub(super) struct Product<'a, A> {
     pub(super) a: &'a [A],
     pub(super) b: &'a [A],
     pub(super) c: &'a mut [A],
-    /// Elements from one row of B to the next, and from one row of C to the next. Whole rows may be
-    /// read and written.
+    /// The distance of rows of B and of C. Whole rows may be read and written.
     pub(super) ld: usize,
-    /// Whether the product is added to C. If not, the old values of C are not read.
+    /// Whether the product is added to C. If not, C is not read.
     pub(super) accumulate: bool,
 }
 

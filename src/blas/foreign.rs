@@ -1,12 +1,12 @@
-//! The backends of other crates. They choose their ISA themselves. In every call they pack both
-//! operands, into memory that they allocate. A is row-major.
+//! The backends of other crates. They choose their ISA themselves, and in every call pack both operands
+//! into memory that they allocate. A is row-major.
 #![expect(unsafe_code, reason = "the crates' interfaces are raw pointers")]
 
 use super::blocks::Product;
 use crate::element::Compute;
 
 impl<A> Product<'_, A> {
-    /// Checks that each slice holds its matrix. So the strides fit `isize`, too.
+    /// Checks that each slice holds its matrix, and so that the strides fit `isize`.
     fn check(&self) {
         let holds = |slice: &[A], rows: usize, ld: usize| rows.checked_mul(ld).is_some_and(|end| end <= slice.len());
         assert!(self.n <= self.ld, "n is above the leading dimension");

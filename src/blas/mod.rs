@@ -1,5 +1,5 @@
-//! The GEMM of the materialised lowerings: C = A B, for the constant A of each group. A is in
-//! blocks of rows and of K, and is packed once, block by block, as the backend wants.
+//! The GEMM of the materialised lowerings: C = A B, with a constant A for each group. A is in blocks of
+//! rows and of K, and is packed once, as the backend wants.
 #![cfg_attr(
     not(any(feature = "blas-gemm", feature = "blas-matrixmultiply")),
     expect(dead_code, reason = "only the backends of other crates need it")
@@ -40,7 +40,7 @@ pub(crate) struct Tiles<'a, A> {
 pub(crate) struct BlockedGemm<A: Compute> {
     rows: Blocks,
     k: Blocks,
-    /// Elements from one row of B to the next, and from one row of C to the next.
+    /// The distance of rows of B and of C.
     pub(crate) ld: usize,
     backend: Backend<A>,
 }
@@ -128,8 +128,8 @@ impl<A: Compute> BlockedGemm<A> {
         }
     }
 
-    /// Computes C for `n` columns and one block of rows of a group. `fill` is called with each block of
-    /// K in turn, and writes those rows of B.
+    /// Computes C for `n` columns and one block of rows of a group. `fill` writes the rows of B of each
+    /// block of K.
     pub(crate) fn multiply(
         &self,
         packed: &[A],
@@ -151,8 +151,8 @@ impl<A: Compute> BlockedGemm<A> {
     }
 }
 
-/// Elements from one row to the next, for `n` columns. A row has room for whole vectors. It takes
-/// an odd number of cache lines (of f32), so that rows do not share a cache set.
+/// The distance of rows of `n` columns. A row has room for whole vectors, and is an odd number of cache
+/// lines (of f32), so that rows do not share a cache set.
 fn leading_dimension(n: usize) -> usize {
     (n.div_ceil(16) | 1) * 16
 }

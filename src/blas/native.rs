@@ -11,17 +11,16 @@ use crate::conv::store::no_epilogue;
 use crate::element::Compute;
 use crate::machine::Machine;
 
-/// A GEMM for a fixed number of rows.
 pub(super) struct Native<A: Compute> {
     tiles: SpatialTiles<A>,
     koff: RowOffsets,
     map: StoreMap,
-    /// A bias for each row of a product to which nothing is added.
+    /// A bias for rows without one.
     zeros: Vec<A>,
 }
 
 impl<A: Compute> Native<A> {
-    /// A GEMM for `rows` rows and at most `k` steps. With `mr`, only panels of that height are taken.
+    /// A GEMM for `rows` rows and at most `k` steps. `mr` fixes the height of panels.
     ///
     /// # Errors
     /// The reason why the kernels cannot do it.

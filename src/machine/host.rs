@@ -39,11 +39,10 @@ impl Machine {
 }
 
 impl CpuAnswers {
-    /// The answers. The CPU is asked once, because on a virtual machine each `cpuid` costs
-    /// microseconds.
+    /// Asks the CPU once, because on a virtual machine each `cpuid` takes microseconds.
     fn known() -> Self {
-        // 0 stands for "not known yet". Numbers that may be 0 are stored with 1 added. If two
-        // threads ask at the same time, both get the same answers.
+        // 0 stands for "not known yet", so numbers that may be 0 are stored with 1 added. Threads that
+        // ask at the same time get the same answers.
         static KNOWN: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
         let known = KNOWN.each_ref().map(|value| value.load(Ordering::Relaxed));
         if !known.contains(&0) {

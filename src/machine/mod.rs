@@ -102,9 +102,9 @@ impl Machine {
         self.l2_bytes.min(MOST_BLOCK_L2_BYTES)
     }
 
-    /// Bytes of Y up to which a run finds its lines in the caches, and its reader too. A larger Y
-    /// is prefetched, or written past the caches. The size is absolute, because it was not
-    /// measured with other caches.
+    /// Up to so many bytes of Y are still in the caches when a run, or the reader of Y, gets there. A
+    /// larger Y is prefetched, or written past the caches. An absolute size, because it was not measured
+    /// with other caches.
     pub(crate) fn near_y_bytes(&self) -> usize {
         4 << 20
     }
@@ -142,21 +142,20 @@ impl Machine {
     }
 }
 
-/// The least and the most bytes of the level 1 and level 2 caches. Blocks are fractions of
-/// a cache; with less they would be empty. More would overflow the sizes of 32-bit hosts.
+/// The least and the most bytes of the level 1 and level 2 caches. With less, blocks, which are
+/// fractions of a cache, would be empty. More would overflow the sizes of 32-bit hosts.
 const LEAST_BYTES: usize = 4 << 10;
 const MOST_BYTES: usize = 1 << 30;
-/// Bytes of the level 2 cache that blocks are made for, at most: see
-/// [`Machine::block_l2_bytes`].
+/// Bytes of the level 2 cache that blocks are made for, at most: see [`Machine::block_l2_bytes`].
 const MOST_BLOCK_L2_BYTES: usize = 1 << 20;
-/// Bounds of rates, latency and clock, each in its own unit. Within them estimates stay finite.
+/// Bounds of rates, latency and clock, within which estimates stay finite.
 const LEAST_RATE: f64 = 0.001;
 const MOST_RATE: f64 = 1000.0;
 
-/// What the estimates of several lowerings have in common.
+/// Estimates that several lowerings share.
 impl Machine {
-    /// Cycles to read one byte that is not in the L2 cache, out of `resident` bytes that are read
-    /// again and again. The L3 cache keeps a part of them, and the rest comes from memory.
+    /// Cycles to read a byte that is not in the L2 cache, out of `resident` bytes that are read
+    /// repeatedly. The L3 cache keeps a part of them; the rest comes from memory.
     pub(crate) fn cycles_beyond_l2(&self, resident: f64) -> f64 {
         let kept = (self.l3_kept_bytes() / resident).min(1.0);
         kept / self.l3_bytes_per_cycle + (1.0 - kept) / self.memory_bytes_per_cycle
@@ -174,9 +173,8 @@ impl Machine {
         self.l3_bytes as f64 * self.prices.l3_share
     }
 
-    /// How much longer arithmetic on shifted views takes in tiles of `mr` rows. `is_shifted` says
-    /// that taps are shifts of one another's views, and that the steps are too many to hide
-    /// behind stores.
+    /// The factor on arithmetic on shifted views, in tiles of `mr` rows. `is_shifted` says that taps are
+    /// shifts of one another's views, and that stores do not hide the steps.
     pub(crate) fn shifted_views(&self, mr: usize, is_shifted: bool) -> f64 {
         match mr {
             0..=2 => self.prices.shifted_two_rows,
@@ -186,30 +184,29 @@ impl Machine {
         }
     }
 
-    /// Estimated cycles of one step of K. They are the time of its multiply-adds or of its loads,
-    /// whichever is longer, and at least the latency: enough multiply-adds must be in flight.
+    /// Estimated cycles of one step of K: the time of its multiply-adds or of its loads, whichever is
+    /// longer, but at least the latency.
     pub(crate) fn tile_cycles(&self, fmas: usize, loads: usize) -> f64 {
         // One load more than the tile's, for the table of offsets.
         let load_slots = (loads + 1) as f64 * self.prices.load_slots;
         self.longest_cycles(fmas as f64, load_slots, self.fma_latency_cycles) + self.prices.step_cycles
     }
 
-    /// Slots of a load port for a vector of `lanes` elements that begins at any element of a cache
-    /// line: one for each line that it touches.
+    /// Slots of a load port for a vector of `lanes` elements at any place: one for each cache line that
+    /// it touches.
     pub(crate) fn crossing_slots<A>(&self, lanes: usize) -> f64 {
         1.0 + ((lanes - 1) * size_of::<A>()) as f64 / size_of::<Line>() as f64
     }
 
     /// Estimated cycles of a vector of sums in a direct kernel, in a tile of `rows` rows: `taps`
-    /// multiply-adds, and loads that take `load_slots` slots. A row's sum waits after each product
-    /// until it can take the next one. The other rows of the tile use that time, and the next vector
-    /// half of it.
+    /// multiply-adds, and loads that take `load_slots` slots. After each product a row's sum waits for
+    /// its result. The other rows of the tile use that time, and the next vector half of it.
     pub(crate) fn direct_tile_cycles(&self, taps: f64, load_slots: f64, rows: f64) -> f64 {
         self.longest_cycles(taps, load_slots, taps * (self.fma_latency_cycles / 2.0) / rows)
     }
 
-    /// Cycles of multiply-adds, of loads that take `load_slots` slots of the ports, and of waiting
-    /// for sums. All three go on at the same time, so that the longest one counts.
+    /// Multiply-adds, loads that take `load_slots` slots of the ports, and waiting for sums go on at the
+    /// same time: the longest counts.
     pub(crate) fn longest_cycles(&self, fmas: f64, load_slots: f64, wait_cycles: f64) -> f64 {
         (fmas / self.fmas_per_cycle).max(load_slots / self.loads_per_cycle).max(wait_cycles)
     }
