@@ -76,7 +76,7 @@ pub struct DepthwiseTransposedKernel<T: 'static> {
     pub(crate) code: Code<[DepthwiseTransposedFn<T>; 2]>,
 }
 
-name_and_isa!(DepthwiseTransposedKernel, "Name, as `<dtype>_depthwise_transposed_<taps down>x<taps along>`.");
+name_and_isa!(DepthwiseTransposedKernel, "Name, as `<dtype>_dw_transposed_<taps down>x<taps along>`.");
 
 impl<T: Real> DepthwiseTransposedKernel<T> {
     /// Rows, and elements of a row, are fewer than this: of X, of the output, and cropped before the

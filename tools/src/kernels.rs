@@ -196,13 +196,10 @@ fn interleaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
 }
 
 /// The names of an ISA's kernels for depthwise ConvTranspose, without the prefix up to
-/// `depthwise_transposed_`.
+/// `dw_transposed_`.
 #[must_use]
 pub fn depthwise_transposed_sizes<T: Real>(isa: Isa) -> Vec<&'static str> {
-    depthwise_transposed_kernels::<T>(isa)
-        .iter()
-        .filter_map(|k| k.name().rsplit("depthwise_transposed_").next())
-        .collect()
+    depthwise_transposed_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("dw_transposed_").next()).collect()
 }
 
 fn depthwise_transposed_row<T: Real>(isa: Isa) -> Option<String> {

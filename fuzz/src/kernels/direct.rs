@@ -2,12 +2,12 @@
 //! should be or off by a little, and now and then a size that is far too large.
 
 use arbitrary::{Result, Unstructured};
-use convoke_kernels::interleave::{OutputRun, PhaseCopy, Deinterleave, SourceRow, PhaseRows, Sum};
+use convoke_kernels::interleave::{Deinterleave, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
-    Prefetch, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
-    FlatTaps, Isa, Real, Residual, RowCopy, RowOffsets, Slots, TapTable, DepthwiseTransposedInput, DepthwiseTransposedOutput,
-    depthwise_kernels, grouped_kernels, depthwise_transposed_kernels, interleave_kernels, winograd_kernels,
+    DepthwiseInput, DepthwiseKernel, DepthwiseOutput, DepthwiseTransposedInput, DepthwiseTransposedOutput, Dest,
+    DirectInput, DirectTable, Epilogue, FlatInput, FlatTaps, Isa, Prefetch, Real, Residual, RowOffsets, Slots,
+    TapTable, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels, winograd_kernels,
 };
 
 use super::near;
@@ -163,13 +163,25 @@ pub(super) fn interleave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<
                 offset += u.int_in_range(0..=5)?;
             }
             let rows = (0..u.int_in_range(0..=3)?)
-                .map(|_| Ok(SourceRow { src: if u.arbitrary()? { Some(size(u, 99)?) } else { None }, dst: size(u, 99)? }))
+                .map(|_| {
+                    Ok(SourceRow { src: if u.arbitrary()? { Some(size(u, 99)?) } else { None }, dst: size(u, 99)? })
+                })
                 .collect::<Result<Vec<_>>>()?;
             let (src_pitch, dst_pitch) = (size(u, 200)?, size(u, 400)?);
             let (src, mut dst) = (near::<T>(u, end(planes, src_pitch, 200))?, near(u, end(planes, dst_pitch, 340))?);
             let (first, prefetch_distance) = (position(u)?, size(u, 99)?);
-            let copy =
-                Deinterleave { planes, src_pitch, dst_pitch, rows: &rows, width, first, stride, phases: &phases, len, prefetch_distance };
+            let copy = Deinterleave {
+                planes,
+                src_pitch,
+                dst_pitch,
+                rows: &rows,
+                width,
+                first,
+                stride,
+                phases: &phases,
+                len,
+                prefetch_distance,
+            };
             kernel.deinterleave(&src, &copy, &mut dst);
             Ok(())
         }
@@ -179,7 +191,7 @@ pub(super) fn interleave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<
 pub(super) fn depthwise<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     let Some(kernels) = depthwise_kernels::<T>(isa) else { return Ok(()) };
     let lists = [kernels.rows(), kernels.narrow(), kernels.channels()];
-    match u.int_in_range(0..=5)? {
+    match u.int_in_range(0..=4)? {
         list @ 0..=2 => {
             let kernel = u.choose(lists[list])?;
             sums(u, kernel)
@@ -187,20 +199,6 @@ pub(super) fn depthwise<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
         3 => {
             let kernel = u.choose(lists[0])?;
             direct(u, kernel)
-        }
-        4 => {
-            let (planes, rows, width) = (size(u, 3)?, size(u, 5)?, size(u, 70)?);
-            let (src_row, dst_row) = (width.saturating_add(size(u, 3)?), size(u, 200)?);
-            let (src_plane, dst_plane) = (rows.saturating_mul(src_row), rows.saturating_mul(dst_row));
-            let copy = RowCopy { planes, rows, width, src_plane, src_row, dst_plane, dst_row };
-            let (src, mut dst) =
-                (near::<T>(u, end(planes, src_plane, src_plane))?, near(u, end(planes, dst_plane, dst_plane))?);
-            if u.arbitrary()? {
-                kernels.copy(&src, &mut dst, &copy);
-            } else {
-                kernels.split(&src, &mut dst, size(u, 100)?, size(u, 100)?, &copy);
-            }
-            Ok(())
         }
         _ => {
             let (channels, len) = (size(u, kernels.lanes())?, u.int_in_range(0..=40)?);

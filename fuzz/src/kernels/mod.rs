@@ -12,15 +12,22 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    Prefetch, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
+    ChannelKernel, Column, Dest, Epilogue, Isa, Prefetch, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
     activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
 };
 
 use crate::with_bytes;
 
 /// The files of the kernels' public calls. Their checks refuse a call by a panic.
-const CHECKS: [&str; 7] =
-    ["depthwise.rs", "grouped.rs", "stream.rs", "ukernel.rs", "depthwise_transposed.rs", "interleave.rs", "winograd.rs"];
+const CHECKS: [&str; 7] = [
+    "depthwise.rs",
+    "grouped.rs",
+    "stream.rs",
+    "ukernel.rs",
+    "depthwise_transposed.rs",
+    "interleave.rs",
+    "winograd.rs",
+];
 
 /// Whether a panic is a refusal. The code behind the checks may not panic, and neither may
 /// arithmetic overflow, which nobody would see in a release build.
@@ -156,7 +163,9 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         match u.int_in_range(0..=1)? {
             0 => {
                 let (prefetch, tile, y) = (Prefetch::rows(&b, ldy), &mut tile, &mut dest);
-                kernel.activate_panels(panels, &a, &b, koff, prefetch, tile, accumulate, y, ldy, &map, 0, &epilogue, None);
+                kernel.activate_panels(
+                    panels, &a, &b, koff, prefetch, tile, accumulate, y, ldy, &map, 0, &epilogue, None,
+                );
             }
             _ => {
                 let places: Vec<_> = (0..kernel.nrv()).map(|_| u.int_in_range(0..=60)).collect::<Result<_>>()?;

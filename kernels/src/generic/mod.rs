@@ -287,7 +287,7 @@ macro_rules! transposed_table {
     };
     ($isa:expr, $elem:ident, $vector:ident: $(($sh:literal: $kh:literal x $kw:literal)),+) => {
         [$(crate::DepthwiseTransposedKernel {
-            name: concat!(stringify!($elem), "_depthwise_transposed_", $kh, "x", $kw),
+            name: concat!(stringify!($elem), "_dw_transposed_", $kh, "x", $kw),
             lanes: LANES,
             stride: $sh,
             kernel: ($kh, $kw),
