@@ -601,7 +601,7 @@ fn short_slices_are_refused() {
     let rows = RowOffsets::packed(3, nr);
     let refused = |a: usize, b: usize, tile: usize| {
         let call = || {
-            kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), Prefetch::NONE, &mut vec![0.0; tile], false)
+            kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), Prefetch::NONE, &mut vec![0.0; tile], false);
         };
         std::panic::catch_unwind(call).is_err()
     };

@@ -13,7 +13,7 @@ use crate::simd::Simd;
 pub(crate) unsafe fn activate<V: Simd>(args: &ActivateArgs<V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
-        // The match stands outside of the loops, so that each activation has a loop of its own.
+        // Outside of the loops, so that each activation has its own loop.
         match args.activation {
             Activation::Clamp(lo, hi) => rows(args, Activation::Clamp(V::splat(lo), V::splat(hi))),
             Activation::LeakyRelu(alpha) => rows(args, Activation::LeakyRelu(V::splat(alpha))),
@@ -54,7 +54,6 @@ unsafe fn rows<V: Simd>(args: &ActivateArgs<V::Elem>, activation: Activation<V>)
     }
 }
 
-/// The activation of each lane of `x`.
 #[inline(always)]
 fn vector<V: Simd>(activation: Activation<V>, x: V) -> V {
     let (zero, one) = (constant(x, 0.0), constant(x, 1.0));

@@ -1,10 +1,9 @@
 //! The GEMM micro-kernels: a register tile of C over the whole of a K block.
 //!
 //! The loop is the innermost one of Goto and van de Geijn, "Anatomy of High-Performance Matrix
-//! Multiplication" (2008), in BLIS's terms: an MR x NR tile of C stays in registers, and each
-//! step of k is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations share
-//! it. They differ in the operand that is reached through the table of offsets, which makes
-//! im2col implicit:
+//! Multiplication" (2008), in BLIS's terms: an MR x NR tile of C stays in registers, and each step of k
+//! is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations share it. They differ in
+//! which operand is read through the table of offsets, which makes im2col implicit:
 //!
 //! * [`spatial`]: vectors run along output positions. Row k of B is `b + koff[k]`, A is packed,
 //!   and the broadcasts are weights;
@@ -29,7 +28,7 @@ use crate::ukernel::{ChannelArgs, ChannelStore, Column, EpilogueArgs, Places, Pr
 /// CPU: the ISA of `V`. Memory: as [`SpatialArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &SpatialArgs<V::Elem>) {
-    // Cache lines of a row of B. Each panel prefetches another one from the rows to come.
+    // Each panel prefetches another cache line of the rows of B to come.
     let lines = const { if NRV * size_of::<V>() > Prefetch::LINE { NRV * size_of::<V>() / Prefetch::LINE } else { 1 } };
     // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc *
     // MR elements, each b + koff[k] holds NR, the tile holds MR * NR, and the store's contract
@@ -39,8 +38,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         for panel in 0..args.panels {
             let mut prefetch =
                 args.prefetch.wrapping_add(args.panels_before.wrapping_add(panel) % lines * Prefetch::LINE);
-            // Sums that this block of K finishes begin with the bias, which saves adding it. Two rows
-            // that are a pair share theirs: it is added to the pair.
+            // Sums that this block of K finishes begin with the bias, which saves adding it. Rows that
+            // are a pair share their bias, which is added to the pair.
             let zeros = [V::Elem::ZERO; MR];
             let bias = match &args.store {
                 Some(store) if !matches!(store.places, Places::Pairs(_)) => store.at_row(panel * MR).epilogue.bias,
@@ -51,16 +50,16 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 acc[i] = [V::splat(*bias.add(i)); NRV];
             }
             let mut k = 0;
-            // What the tile is added to, and where it goes, may be far away. Each of the first
-            // steps prefetches a row of it.
+            // What is added to the tile, and the tile's destination, may not be in the cache. Each of
+            // the first steps prefetches a row of it.
             if const { V::SPARE_POINTERS && NRV > 1 }
                 && let Some(store) = &args.store
                 && let Places::Consecutive(offset) = store.places
             {
                 let rows = store.at_row(panel * MR);
                 let mut row = rows.y.cast_const().wrapping_add(offset);
-                // One pointer and a distance: two pointers would be one register more. Without a
-                // residual, the distance is none.
+                // A pointer and a distance, because two pointers would take one more register. Without a
+                // residual, the distance is 0.
                 let residual = rows.epilogue.residual;
                 let residual = if residual.is_null() { 0 } else { residual.addr().wrapping_sub(rows.y.addr()) };
                 while k < args.kc.min(MR) {
@@ -81,8 +80,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 a = a.add(MR);
                 k += 1;
             }
-            // Hidden from LLVM: it would otherwise read all that follows before the loop over k,
-            // and spill it.
+            // Hidden from LLVM, which would otherwise read all that follows before the loop over k, and
+            // spill it.
             let args = core::hint::black_box(args);
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, args.tile);
@@ -102,7 +101,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                         f(&ActivateArgs { activation, rows: MR, len, x, x_row: len, residual, y, ld });
                     }
                 },
-                // Pairs are never asked for with an odd number of rows.
+                // Pairs are never requested with an odd number of rows.
                 Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
                 Places::Pairs(_) => {}
                 Places::Mapped(columns) => {
@@ -121,7 +120,7 @@ fn prefetch_row<V: Simd, const NRV: usize>(row: *const V::Elem) {
     for line in 0..bytes / Prefetch::LINE {
         V::prefetch(row.wrapping_byte_add(line * Prefetch::LINE));
     }
-    // Where the row is not aligned, it ends in another line.
+    // A row that is not aligned ends in another line.
     V::prefetch(row.wrapping_byte_add(bytes - 1));
 }
 
@@ -166,9 +165,8 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
     // SAFETY: the caller's promise. Row r of the tile begins r * PIXELS * NR elements into it.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; PIXELS]; ROWS];
-        // Each way of prefetching has a loop of its own, because a second line costs an
-        // instruction with every step. Tiles of few pixels do not use pairs of lines, and tiles
-        // of many pixels do not stream.
+        // Each way of prefetching has its own loop, because a second line costs an instruction with each
+        // step. Tiles of few pixels do not use pairs of lines, and tiles of many pixels do not stream.
         let is_pairs = const { NRV * size_of::<V>() > Prefetch::LINE } && args.prefetch_step == 2 * Prefetch::LINE;
         if const { ROWS * PIXELS <= Prefetch::STREAM_PIXELS } && args.is_stream {
             channel_sums::<V, ROWS, PIXELS, NRV, STREAM>(&mut acc, args);
@@ -190,16 +188,15 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
     }
 }
 
-/// Number of panels that [`panels`] reads side by side.
+/// Panels that [`panels`] reads side by side.
 ///
-/// The sums of a single panel wait for the latency of their multiply-adds. That takes as long as
-/// the weights' way from the L3 cache, so that any delay of the weights is added to the time. Two
-/// panels have work left in that case. `docs/journal/channel-gemm-weights.md` has
-/// measurements.
+/// The sums of a single panel wait for the latency of their multiply-adds. That takes as long as weights
+/// take from the L3 cache, so that any delay of the weights adds to the time. Two panels have work left
+/// in that case. See `docs/journal/channel-gemm-weights.md`.
 const STREAMS: usize = 2;
 
-/// Bytes that each of these panels prefetches ahead. All of them together prefetch as far ahead
-/// as [`Prefetch::STREAM`].
+/// How far each of these panels prefetches ahead, in bytes. All of them add up to
+/// [`Prefetch::STREAM_BYTES`].
 const STREAM_BYTES: usize = Prefetch::STREAM_BYTES / STREAMS;
 
 /// One pixel times several panels of packed weights. The panels are divided into as many runs as
@@ -262,7 +259,7 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
     }
 }
 
-/// The value of `LINES` that stands for a stream: the panel's own rows are prefetched.
+/// The value of `LINES` for a stream: the panel's own rows are prefetched.
 const STREAM: usize = 0;
 
 /// The loop over k of [`rows_of_pixels`]. It prefetches `LINES` lines with each step, or the
@@ -345,8 +342,8 @@ pub(crate) unsafe fn step<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: the caller's promise of memory and ISA.
     unsafe {
         if NRV <= MR {
-            // Live registers: MR * NRV accumulators, NRV vectors of B, and the scalars of one or
-            // several rows.
+            // Live registers: MR * NRV accumulators, NRV vectors of B, and the scalars of one or several
+            // rows.
             let mut b = [V::splat(V::Elem::ZERO); NRV];
             for j in 0..NRV {
                 b[j] = row.vector(j);
@@ -368,7 +365,7 @@ pub(crate) unsafe fn step<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The most rows of a tile: the list of rows in [`update`] has as many.
+/// Rows of a tile, at most: as many as the list of rows in [`update`] has.
 const MOST_ROWS: usize = 14;
 
 /// One step of k: each of `MR` scalars at `a` times the vectors `b` of the row `row`. Beside the
@@ -388,8 +385,8 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     // latest.
     unsafe {
         let mut scalars = V::load_scalars(a, MR);
-        // Straight-line code: in a loop, the choice of a lane would be a branch until the loop is
-        // unrolled, and would keep LLVM from unrolling it.
+        // Straight-line code: in a loop that is not unrolled yet, the choice of a lane would be a
+        // branch, and would keep LLVM from unrolling it.
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < MR {

@@ -7,7 +7,7 @@
 //! - For a 1x1 kernel of stride 1 without padding, rows of B are rows of X. They are read in place, or
 //!   through a packed panel.
 //! - Otherwise they are shifted views of padded planes, which are a copy of a block of channels for one
-//!   chunk of the output ([`planes`](super::planes)). Taps that see only padding are left out.
+//!   chunk of the output ([`planes`]). Taps that see only padding are left out.
 //!
 //! Makes no offer if the offsets in B do not fit 32 bits. Scratch of a task: the planes or the panel,
 //! and the sums of the chunk if K has several blocks.
