@@ -153,7 +153,7 @@ impl<T: Element> Packing<T> {
 /// another layout, unless [`Planner::packed_for`](crate::Planner::packed_for) made them for these
 /// weights.
 ///
-/// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
+/// If the plan that packed them leaves out taps that see only padding, they hold two copies: the
 /// taps that it keeps, and all taps.
 ///
 /// Where a weight is not finite, a plan of any algorithm packs W as it is, and runs the loops of the

@@ -228,7 +228,7 @@ impl Planner {
     /// [forced](Planner::algorithm) algorithm must read their layout. Weights that are not all finite are
     /// run by `naive`, whatever is forced.
     ///
-    /// The plan that packed them may leave out taps that see padding alone. Where other taps do
+    /// The plan that packed them may leave out taps that see only padding. Where other taps do
     /// here, the plan reads the weights of the whole kernel.
     ///
     /// Winograd's weights keep the tiles that they were packed for. So weights that were packed under

@@ -1,4 +1,4 @@
-//! Leaves out the taps of a Conv that see padding alone at every output.
+//! Leaves out the taps of a Conv that see only padding at every output.
 //!
 //! Dilated kernels can reach beyond small images: a 3x3 kernel of dilation 36 on a 33x33 image
 //! has one tap that meets input. What is left is an ordinary layer with a smaller kernel, so the

@@ -122,10 +122,10 @@ impl Axis {
         self.steps_inside(0, self.effective_kernel(), self.output, self.input)
     }
 
-    /// Conv: removes the taps at either end that see padding alone, at every output. Returns the
+    /// Conv: removes the taps at either end that see only padding, at every output. Returns the
     /// taps that are kept, and the axis with only them.
     ///
-    /// The axis has the same X and the same outputs. Some taps that see padding alone stay: those
+    /// The axis has the same X and the same outputs. Some taps that see only padding stay: those
     /// without which the padding would be negative, and those in the middle of the kernel that a
     /// long stride carries past a short X. The stride of a single output and the dilation of a
     /// single tap have no meaning, and become 1.
@@ -318,7 +318,7 @@ pub(super) fn narrow(value: i128) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Small axes of Conv, many of which have taps that see padding alone.
+    /// Small axes of Conv, many of which have taps that see only padding.
     fn axes() -> impl Iterator<Item = Axis> {
         let sizes = (0..5).flat_map(|input| (1..5).map(move |kernel| (input, kernel)));
         let steps = (1..4).flat_map(|stride| (1..4).map(move |dilation| (stride, dilation)));

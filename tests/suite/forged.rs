@@ -178,7 +178,7 @@ fn values_that_are_not_finite_are_read_as_w_alone() {
     }
 }
 
-/// Layers of every kind of layout, and with taps that see padding alone.
+/// Layers of every kind of layout, and with taps that see only padding.
 fn layers() -> Vec<Layer> {
     let mut layers = vec![
         layer(Conv::new([9, 5, 3, 3]).pads([1; 4]), [1, 5, 7, 8]),

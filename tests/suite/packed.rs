@@ -11,7 +11,7 @@ use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, PackedWei
 use convoke_tools::data::Scalar;
 use convoke_tools::{has_foreign_blas, named};
 
-/// Layers of every layout, and one whose outer taps see padding alone.
+/// Layers of every layout, and one whose outer taps see only padding.
 fn layers() -> [Layer; 7] {
     [
         layer(Conv::new([20, 6, 3, 3]).pads([1; 4]), [1, 6, 9, 9]),
@@ -192,7 +192,7 @@ fn saved_of(layer: &Layer) -> Vec<u8> {
     Operands::uniform(plan.geometry(), 52).pack(&plan).to_bytes().unwrap()
 }
 
-/// A layer of which most taps see padding alone, so that the taps are packed twice.
+/// A layer of which most taps see only padding, so that the taps are packed twice.
 fn layer_with_dead_taps() -> Layer {
     layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5])
 }

@@ -324,7 +324,7 @@ fn slices_of_y_share_filters_and_have_the_same_bits_as_alone() {
             layer(Conv::new([40, 24, 3, 3, 3]).pads([1; 6]), [1, 24, 7, 9, 10]),
             layer(Conv::new([36, 16, 3, 3, 3]).pads([1; 6]).group(2), [2, 32, 11, 6, 5]),
             layer(Conv::new([20, 12, 3, 3, 3]).strides([2, 1, 1]).pads([1; 6]), [1, 12, 13, 8, 7]),
-            // Slices of X that none of Y sees, and slices of Y that see padding alone.
+            // Slices of X that none of Y sees, and slices of Y that see only padding.
             layer(Conv::new([20, 12, 2, 3, 3]).strides([5, 1, 1]), [1, 12, 33, 6, 6]),
             layer(Conv::new([20, 12, 3, 3, 3]).pads([9, 1, 1, 9, 1, 1]), [1, 12, 4, 6, 6]),
             layer(Conv::new([20, 12, 3, 3, 3]).pads([4, 1, 1, 4, 1, 1]), [1, 12, 1, 6, 6]),

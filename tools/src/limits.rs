@@ -8,7 +8,7 @@
 //!
 //! This limits direct arithmetic on everything that the definition counts. Two methods can exceed
 //! the FMA limit: Winograd's minimal filtering needs fewer multiply-adds, and taps that see
-//! padding alone may be left out. The bandwidth limits are never too low, because they are
+//! only padding may be left out. The bandwidth limits are never too low, because they are
 //! measured by reading, and writing is slower.
 
 use std::fmt;

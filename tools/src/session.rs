@@ -46,12 +46,12 @@ A terminal of 80 columns has room for five of these, a wider one for more, and -
   packed        bytes of the packed weights and bias
 
 Both shares may exceed 100 % if fewer multiply-adds are made than the definition has: by
-Winograd, or by leaving out taps that see padding alone. The share of the limit may also exceed
+Winograd, or by leaving out taps that see only padding. The share of the limit may also exceed
 it by a little if a layer just exceeds a cache, because a part of its data is in the cache.";
 
 /// What makes shares exceed 100 %. It is printed with all such shares.
 pub(crate) const ABOVE_100: &str = "Shares above 100 % have two causes. Some layers make fewer multiply-adds than the definition has, by Winograd or by leaving \
-    out taps that see padding alone (large dilations, small images). Layers that just exceed a cache find a part of their data there, and exceed the limit \
+    out taps that see only padding (large dilations, small images). Layers that just exceed a cache find a part of their data there, and exceed the limit \
     by a little.";
 
 /// The figures of one layer.

@@ -183,7 +183,7 @@ impl RegretArgs {
         let geometry = geometry_text(pick.geometry());
         let mut contenders = vec![Contender::new(pick, &operands)?];
         for algorithm in others {
-            // Some take a layer only if the planner has left out taps that see padding alone, and
+            // Some take a layer only if the planner has left out taps that see only padding, and
             // cannot be forced.
             if let Ok(plan) = planner.clone().algorithm(algorithm).plan::<T>(layer.operator(), &layer.x) {
                 contenders.push(Contender::new(plan, &operands)?);
