@@ -333,7 +333,7 @@ impl AddedBlocking {
         };
         // The products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
-        let of_step = tiles.cycles(machine, weights.rows, false) * machine.prices().added_tiles;
+        let of_step = tiles.cycles(machine, weights.rows, false);
         let multiplying = machine
             .work(Item::ArithmeticCycles, of_step * product(&[weights.channels, weights.taps, runs]))
             + machine.work(Item::KernelCalls, product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
@@ -341,7 +341,7 @@ impl AddedBlocking {
         let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
         let outputs = geometry.output_spatial() as f64;
         let added = (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
-        let storing = machine.work(Item::KeptVectors, kept)
+        let storing = machine.work(Item::StoredVectors, kept)
             + machine.work(Item::AddedVectors, added * vectors)
             + machine.work(Item::TransposedVectors, outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
@@ -349,7 +349,7 @@ impl AddedBlocking {
             .fetch_weights(product(&[weights.group_len(), value_bytes, bands]), product(&[weights.len(), value_bytes]));
         let packed = images * product(&[weights.channels, spatial, self.split.shares]);
         let of_group = machine.together(multiplying * rows_of_pixels + storing * images, fetching)
-            + machine.work(Item::PackedElements, packed)
+            + machine.work(Item::CopiedElements, packed)
             + machine.work(Item::Tasks, product(&[bands, self.split.shares]));
         of_group * geometry.group as f64
     }

@@ -72,8 +72,7 @@ impl GroupedPlanes {
 
     /// What it takes to copy a group of `channels` channels.
     pub(super) fn work(&self, machine: &Machine, channels: usize) -> Work {
-        machine.work(Item::PlaneElements, (channels * self.pitch) as f64)
-            + machine.work(Item::PlaneRows, (self.counts[0] * self.rows()) as f64)
+        machine.work(Item::CopiedElements, (channels * self.pitch) as f64)
     }
 
     /// Copies the channels of a group into their planes, of which only the rows `rows` are needed.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use convoke_kernels::catalogue::spatial_widths;
 use convoke_kernels::{Real, SpatialKernel};
 
-use crate::lower::engine::RowPanels;
+use crate::lower::engine::{RowPanels, spatial_cycles};
 use crate::lower::planes::channels_per_block;
 use crate::machine::{Item, Machine, Work};
 
@@ -149,7 +149,8 @@ impl<T: Real> PhaseTiles<T> {
 
 /// What a tile takes: `steps` steps of K, and the call of its kernel.
 fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize) -> Work {
-    let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
-    let cycles = step * steps as f64 * machine.shifted_views(kernel.mr(), false);
-    machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::KernelCalls, 1.0)
+    // Taps are shifts of one another's views.
+    let bytes = size_of::<T>();
+    let step = spatial_cycles(machine, kernel, machine.crossing_slots(kernel.lanes() * bytes, bytes));
+    machine.work(Item::ArithmeticCycles, step * steps as f64) + machine.work(Item::KernelCalls, 1.0)
 }
