@@ -71,7 +71,7 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) fn new(machine: &Machine) -> Self {
-        let bytes_per_cycle = machine.prices().panel_bytes_per_cycle;
+        let bytes_per_cycle = machine.l3_bytes_per_cycle as usize;
         Self { fmas_per_cycle: machine.fmas_per_cycle, bytes_per_cycle }
     }
 
@@ -180,7 +180,7 @@ impl<T: Real> ChannelTiles<T> {
 
 /// Estimated cycles of one step of k of a tile.
 fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
-    machine.tile_cycles(kernel.fmas(), kernel.loads()) * machine.prices().channel_tiles
+    machine.tile_cycles(kernel.fmas(), kernel.loads() as f64)
 }
 
 /// The kernels for two rows of `width` pixels, for wide panels and for narrow ones.

@@ -104,6 +104,13 @@ pub(crate) struct SpatialTiles<T: Real> {
     far_bytes: usize,
 }
 
+/// Estimated cycles of one step of k of a tile. Each load of a vector takes `vector_slots` slots of a
+/// load port.
+pub(crate) fn spatial_cycles<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, vector_slots: f64) -> f64 {
+    let scalars = kernel.loads() - kernel.nrv();
+    machine.tile_cycles(kernel.fmas(), scalars as f64 + kernel.nrv() as f64 * vector_slots)
+}
+
 /// The two kernels for tiles that are `nrv` vectors wide.
 struct TileWidth<T: Real> {
     nrv: usize,
@@ -130,14 +137,14 @@ impl<T: Real> SpatialTiles<T> {
     }
 
     /// The tile that takes the fewest cycles for `rows` rows of A and `vectors` vectors of
-    /// columns. The cycles of each kernel are multiplied by its `factor`. With `mr`, only tiles
-    /// of that panel height are looked at.
+    /// columns. Each load of a vector of B takes `vector_slots` slots of a port. With `mr`, only
+    /// tiles of that panel height are looked at.
     pub(crate) fn choose(
         machine: &Machine,
         rows: usize,
         vectors: usize,
         mr: Option<usize>,
-        factor: impl Fn(&SpatialKernel<T>) -> f64,
+        vector_slots: f64,
     ) -> Option<Self> {
         let mut best: Option<(f64, Self)> = None;
         let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
@@ -152,7 +159,7 @@ impl<T: Real> SpatialTiles<T> {
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
-            let cycles = tiles.cycles(machine, vectors) * factor(tiles.widths[0].tall);
+            let cycles = tiles.cycles(machine, vectors, vector_slots);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
             }
@@ -165,15 +172,16 @@ impl<T: Real> SpatialTiles<T> {
         self.panels.heights().0
     }
 
-    /// Estimated cycles of one step of k, over all rows and `vectors` vectors of columns.
-    pub(crate) fn cycles(&self, machine: &Machine, vectors: usize) -> f64 {
+    /// Estimated cycles of one step of k, over all rows and `vectors` vectors of columns, each of which
+    /// takes `vector_slots` slots of a load port.
+    fn cycles(&self, machine: &Machine, vectors: usize, vector_slots: f64) -> f64 {
         let (taller, lower) = (self.panels.taller, self.panels.count - self.panels.taller);
         let mut cycles = 0.0;
         let mut at = 0;
         while at < vectors {
             let width = self.width(vectors - at);
             let repeat = if width.nrv == self.widths[0].nrv { (vectors - at) / width.nrv } else { 1 };
-            let tile = |kernel: &SpatialKernel<T>| machine.tile_cycles(kernel.fmas(), kernel.loads());
+            let tile = |kernel: &SpatialKernel<T>| spatial_cycles(machine, kernel, vector_slots);
             cycles += repeat as f64 * (taller as f64 * tile(width.tall) + lower as f64 * tile(width.low));
             at += repeat * width.nrv;
         }
@@ -181,8 +189,8 @@ impl<T: Real> SpatialTiles<T> {
     }
 
     /// The multiply-adds of `k` steps, over all rows and `vectors` vectors of columns.
-    pub(crate) fn work(&self, machine: &Machine, vectors: usize, k: usize) -> Work {
-        machine.work(Item::ArithmeticCycles, self.cycles(machine, vectors) * k as f64)
+    pub(crate) fn work(&self, machine: &Machine, vectors: usize, k: usize, vector_slots: f64) -> Work {
+        machine.work(Item::ArithmeticCycles, self.cycles(machine, vectors, vector_slots) * k as f64)
     }
 
     /// The work of the same beside multiply-adds: calls for each block of K, and storing.
@@ -222,20 +230,16 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
-/// The products of a materialised lowering, whose multiply-adds count as `fmas`. An image has
-/// `positions` columns, at most `columns` of them at a time.
-pub(crate) fn products_work<E: Element>(
-    request: &Request<'_, E>,
-    (positions, columns): (usize, usize),
-    fmas: Item,
-) -> Work {
+/// The products of a materialised lowering. An image has `positions` columns, at most `columns` of
+/// them at a time.
+pub(crate) fn products_work<E: Element>(request: &Request<'_, E>, (positions, columns): (usize, usize)) -> Work {
     let (geometry, machine) = (request.geometry, request.machine);
     let lanes = lanes::<E::Acc>(request.isa());
     // The last register of a row may be nearly empty.
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = geometry.batch as f64 * positions.div_ceil(columns) as f64;
-    machine.work(fmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
+    machine.work(Item::BlasFmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
 }
 
 /// The A of one call of the macro-kernel: some panels over one block of K.

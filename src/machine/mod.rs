@@ -7,7 +7,7 @@
 
 mod host;
 mod named;
-mod prices;
+pub(crate) mod prices;
 mod work;
 
 use alloc::borrow::Cow;
@@ -17,9 +17,9 @@ use core::fmt;
 
 pub use convoke_kernels::isa::{Absence, Isa, ParseIsaError};
 
-pub(crate) use prices::Prices;
 pub(crate) use work::{Item, Kind, Work};
 
+use self::prices::{LOAD_SLOTS, STEP_CYCLES};
 use crate::exec::Line;
 
 /// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`, in
@@ -38,13 +38,12 @@ pub const ENV_ISA: &str = "CONVOKE_ISA";
 /// name is unknown, [`Planner::plan`](crate::Planner::plan) fails. [`ENV_ISA`] overrides it.
 pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 
-/// The machine that a plan is made for: cache sizes, rates and prices, by which the planner picks
+/// The machine that a plan is made for: cache sizes and rates, by which the planner copy
 /// algorithms and blocking.
 ///
 /// [`host`](Self::host) is the machine that the program runs on. The [named](Self::named)
 /// machines are for tests, and for plans that are made on one CPU for another, with
-/// [`Planner::machine`](crate::Planner::machine). Sizes and rates can be changed. The prices of
-/// single steps of work belong to the instruction set; [`with_isa`](Self::with_isa) changes both.
+/// [`Planner::machine`](crate::Planner::machine). Sizes and rates can be changed.
 ///
 /// ```
 /// use convoke::{Isa, Machine};
@@ -86,14 +85,13 @@ pub struct Machine {
     /// that is estimated at a few microseconds stays on one thread.
     pub clock_ghz: f64,
     isa: Isa,
-    prices: &'static Prices,
 }
 
 impl Machine {
-    /// The same machine with the kernels of another instruction set, and with their prices.
+    /// The same machine with the kernels of another instruction set.
     #[must_use]
     pub fn with_isa(self, isa: Isa) -> Self {
-        Self { isa, prices: Prices::of(isa), ..self }
+        Self { isa, ..self }
     }
 
     /// Bytes of the level 2 cache that blocks are sized by. They are capped, because larger
@@ -113,11 +111,6 @@ impl Machine {
     #[must_use]
     pub fn isa(&self) -> Isa {
         self.isa
-    }
-
-    /// The cycles that single steps of work cost.
-    pub(crate) fn prices(&self) -> &'static Prices {
-        self.prices
     }
 
     /// Why no plan can be made for this machine: the first value that no machine has.
@@ -157,45 +150,23 @@ impl Machine {
     /// Cycles to read a byte that is not in the L2 cache, out of `resident` bytes that are read
     /// repeatedly. The L3 cache keeps a part of them; the rest comes from memory.
     pub(crate) fn cycles_beyond_l2(&self, resident: f64) -> f64 {
-        let kept = (self.l3_kept_bytes() / resident).min(1.0);
+        let kept = (self.l3_bytes as f64 / resident).min(1.0);
         kept / self.l3_bytes_per_cycle + (1.0 - kept) / self.memory_bytes_per_cycle
     }
 
-    /// The factor on an estimate for weights of `bytes` that take `packed` bytes when packed: the
-    /// price `far_weights` if packing makes them exceed the L3 cache, else 1.
-    pub(crate) fn far_weights(&self, bytes: usize, packed: usize) -> f64 {
-        let kept = self.l3_kept_bytes();
-        if packed as f64 > kept && bytes as f64 <= kept { self.prices.far_weights } else { 1.0 }
-    }
-
-    /// Bytes that the L3 cache keeps of data that exceed it.
-    fn l3_kept_bytes(&self) -> f64 {
-        self.l3_bytes as f64 * self.prices.l3_share
-    }
-
-    /// The factor on arithmetic on shifted views, in tiles of `mr` rows. `is_shifted` says that taps are
-    /// shifts of one another's views, and that stores do not hide the steps.
-    pub(crate) fn shifted_views(&self, mr: usize, is_shifted: bool) -> f64 {
-        match mr {
-            0..=2 => self.prices.shifted_two_rows,
-            3 | 4 => self.prices.shifted_four_rows,
-            _ if is_shifted => self.prices.shifted_taps,
-            _ => self.prices.shifted_rows,
-        }
-    }
-
-    /// Estimated cycles of one step of K: the time of its multiply-adds or of its loads, whichever is
-    /// longer, but at least the latency.
-    pub(crate) fn tile_cycles(&self, fmas: usize, loads: usize) -> f64 {
+    /// Estimated cycles of one step of K. They are the time of its multiply-adds, or of its loads,
+    /// which take `load_slots` slots of the ports, whichever is longer; and at least the latency,
+    /// because enough multiply-adds must be in flight.
+    pub(crate) fn tile_cycles(&self, fmas: usize, load_slots: f64) -> f64 {
         // One load more than the tile's, for the table of offsets.
-        let load_slots = (loads + 1) as f64 * self.prices.load_slots;
-        self.longest_cycles(fmas as f64, load_slots, self.fma_latency_cycles) + self.prices.step_cycles
+        let load_slots = (load_slots + 1.0) * LOAD_SLOTS;
+        self.longest_cycles(fmas as f64, load_slots, self.fma_latency_cycles) + STEP_CYCLES
     }
 
-    /// Slots of a load port for a vector of `lanes` elements at any place: one for each cache line that
-    /// it touches.
-    pub(crate) fn crossing_slots<A>(&self, lanes: usize) -> f64 {
-        1.0 + ((lanes - 1) * size_of::<A>()) as f64 / size_of::<Line>() as f64
+    /// Slots of a load port for a vector of `bytes` that begins at any multiple of `align` bytes: one
+    /// for each cache line that it touches.
+    pub(crate) fn crossing_slots(&self, bytes: usize, align: usize) -> f64 {
+        1.0 + bytes.saturating_sub(align) as f64 / size_of::<Line>() as f64
     }
 
     /// Estimated cycles of a vector of sums in a direct kernel, in a tile of `rows` rows: `taps`
@@ -293,14 +264,6 @@ mod tests {
             let machine = Machine { clock_ghz, ..Machine::zen5() };
             assert!(machine.mistake().unwrap().starts_with("machine zen5: clock_ghz is "), "{clock_ghz}");
         }
-    }
-
-    #[test]
-    fn an_isa_brings_its_prices() {
-        let (wide, narrow) = (Machine::zen5(), Machine::zen5().with_isa(Isa::Avx2));
-        assert_eq!((wide.isa(), narrow.isa()), (Isa::Avx512, Isa::Avx2));
-        assert_ne!(wide.prices(), narrow.prices());
-        assert_eq!(narrow.with_isa(Isa::Avx512), wide);
     }
 
     #[test]

@@ -3,13 +3,13 @@
 
 use alloc::vec::Vec;
 
-use super::{Isa, Machine, Prices};
+use super::{Isa, Machine};
 
 impl Machine {
     /// AMD Zen 5, as in servers: AVX-512.
     ///
     /// Cache sizes are those of its data sheet for one core. Rates were measured with one core
-    /// reading. All prices were measured on it. The clock of 4 GHz stands for a core under full
+    /// reading. The clock of 4 GHz stands for a core under full
     /// vectors. The other named machines have the same clock, so that estimates can be compared.
     #[must_use]
     pub fn zen5() -> Self {
@@ -26,7 +26,6 @@ impl Machine {
             loads_per_cycle: 2.0,
             clock_ghz: 4.0,
             isa: Isa::Avx512,
-            prices: Prices::of(Isa::Avx512),
         }
     }
 
@@ -50,7 +49,7 @@ impl Machine {
     /// Arm Neoverse N1, as in servers: NEON.
     ///
     /// Cache sizes, ports and latencies are those of its technical reference manual and its
-    /// software optimisation guide. No machine was available to measure on, so rates and prices
+    /// software optimisation guide. No machine was available to measure on, so rates
     /// are those of [`zen5`](Self::zen5).
     #[must_use]
     pub fn neoverse_n1() -> Self {

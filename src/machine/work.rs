@@ -2,65 +2,47 @@
 //! applied here.
 //!
 //! A lowering counts what it does: calls, elements that it copies, vectors that it stores.
-//! [`Machine::work`] turns a count into cycles, by the prices of the machine's instruction set.
+//! [`Machine::work`] turns a count into cycles, by [the prices](super::prices).
 //! No lowering multiplies by such a price itself.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Mul};
 
 use super::Machine;
+use super::prices::*;
 
-/// Something that lowerings do and that has a price. Each item stands for a field of
-/// [`Prices`](super::Prices), or for a rate of the machine.
+/// Something that lowerings do and that has a price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Item {
     /// Cycles of arithmetic, counted by [`Machine::tile_cycles`] and similar estimates.
     ArithmeticCycles,
     /// Multiply-adds of registers in the materialised lowerings.
-    Im2colFmas,
-    Col2imFmas,
+    BlasFmas,
     /// Multiply-adds of the naive loops.
     NaiveFmas,
-    /// Multiply-adds of vectors that are summed without tiles.
-    SummedTaps,
     /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them; `gemm`,
     /// `channel-gemm` and `transposed` count by chunks or blocks of images; the others count none or one.
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,
-    /// Elements that are copied into padded planes.
-    PlaneElements,
-    /// Rows of padded planes. The source of each row in X is looked up.
-    PlaneRows,
-    /// Elements that are packed into panels of B.
-    PackedElements,
-    /// Elements that are moved one at a time.
+    /// Elements of rows that are copied: into padded planes, and into panels of B.
+    CopiedElements,
+    /// Elements that are moved one at a time, and those of the im2col matrix.
     ScatteredElements,
-    /// Elements of images that are transposed, one by one, so that images are neighbours.
-    ImageElements,
-    /// Elements of the matrices of the materialised lowerings.
-    Im2colElements,
+    /// Elements of the col2im matrix, which are added into Y.
     Col2imElements,
-    /// Vectors of sums that are kept in scratch between two blocks of K.
-    KeptVectors,
-    /// Vectors of finished sums that are stored into Y.
+    /// Vectors of sums that are stored, into Y or into scratch between two blocks of K.
     StoredVectors,
-    /// Vectors of sums along channels that are transposed, and stored into Y.
-    TransposedVectors,
-    /// Vectors of sums that are added to others, or copied.
+    /// Vectors of sums that are added to others in memory.
     AccumulatedVectors,
-    /// Vectors of sums that are interleaved with those of other phases, and stored: from tiles, and
-    /// without tiles.
-    InterleavedVectors,
-    SummedVectors,
-    /// Vectors with channels along their lanes: made from X, and taken apart into Y.
+    /// Vectors of sums that are transposed, or interleaved with those of other phases, and stored into
+    /// Y.
+    TransposedVectors,
+    /// Vectors with channels along their lanes that are made from X.
     GatheredVectors,
-    SpreadVectors,
     /// Calls of Winograd's transforms: for each channel of a block, and for each row of tiles and vector
     /// of output channels.
     TransformCalls,
-    /// Elements of a phase of a stride that are taken from a row for Winograd's tiles.
-    DeinterleavedElements,
     /// Vectors of Winograd's transforms: on the way to the values of tiles, and back to pixels.
     TransformedVectors,
     TakenVectors,
@@ -166,34 +148,22 @@ impl Machine {
     /// The kind of an item, and the cycles that one of it takes.
     #[inline]
     fn price(&self, item: Item) -> (Kind, f64) {
-        let prices = self.prices();
         match item {
             Item::ArithmeticCycles => (Kind::Arithmetic, 1.0),
-            Item::Im2colFmas => (Kind::Arithmetic, prices.im2col_fma_cycles),
-            Item::Col2imFmas => (Kind::Arithmetic, prices.col2im_fma_cycles),
-            Item::NaiveFmas => (Kind::Arithmetic, prices.naive_fma_cycles),
-            Item::SummedTaps => (Kind::Arithmetic, prices.summed_tap_cycles),
-            Item::Tasks => (Kind::Calls, prices.task_cycles),
-            Item::KernelCalls => (Kind::Calls, prices.kernel_call_cycles),
-            Item::PlaneElements => (Kind::Copies, prices.plane_cycles),
-            Item::PlaneRows => (Kind::Copies, prices.plane_row_cycles),
-            Item::PackedElements => (Kind::Copies, prices.pack_cycles),
-            Item::ScatteredElements => (Kind::Copies, prices.scatter_cycles),
-            Item::ImageElements => (Kind::Copies, prices.image_element_cycles),
-            Item::Im2colElements => (Kind::Copies, prices.im2col_element_cycles),
-            Item::Col2imElements => (Kind::Stores, prices.col2im_element_cycles),
-            Item::KeptVectors => (Kind::Stores, prices.sum_cycles),
-            Item::StoredVectors => (Kind::Stores, prices.store_cycles),
-            Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
-            Item::AccumulatedVectors => (Kind::Stores, prices.accumulate_cycles),
-            Item::InterleavedVectors => (Kind::Stores, prices.interleave_cycles),
-            Item::SummedVectors => (Kind::Stores, prices.summed_cycles),
-            Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),
-            Item::SpreadVectors => (Kind::Stores, prices.gather_cycles),
-            Item::TransformCalls => (Kind::Calls, prices.transform_call_cycles),
-            Item::DeinterleavedElements => (Kind::Copies, prices.deinterleave_cycles),
-            Item::TransformedVectors => (Kind::Copies, prices.transform_cycles),
-            Item::TakenVectors => (Kind::Stores, prices.transform_cycles),
+            Item::BlasFmas => (Kind::Arithmetic, BLAS_FMA_CYCLES),
+            Item::NaiveFmas => (Kind::Arithmetic, NAIVE_FMA_CYCLES),
+            Item::Tasks => (Kind::Calls, TASK_CYCLES),
+            Item::KernelCalls => (Kind::Calls, KERNEL_CALL_CYCLES),
+            Item::CopiedElements => (Kind::Copies, COPIED_CYCLES),
+            Item::ScatteredElements => (Kind::Copies, SCATTERED_CYCLES),
+            Item::Col2imElements => (Kind::Stores, SCATTERED_CYCLES),
+            Item::StoredVectors => (Kind::Stores, STORE_CYCLES),
+            Item::AccumulatedVectors => (Kind::Stores, ACCUMULATE_CYCLES),
+            Item::TransposedVectors => (Kind::Stores, TRANSPOSED_CYCLES),
+            Item::GatheredVectors => (Kind::Copies, TRANSPOSED_CYCLES),
+            Item::TransformCalls => (Kind::Calls, TRANSFORM_CALL_CYCLES),
+            Item::TransformedVectors => (Kind::Copies, INPUT_TRANSFORM_CYCLES),
+            Item::TakenVectors => (Kind::Stores, OUTPUT_TRANSFORM_CYCLES),
         }
     }
 
@@ -201,21 +171,20 @@ impl Machine {
     /// the shorter one.
     pub(crate) fn overlapped(&self, one: Work, other: Work) -> Work {
         let (longer, shorter) = if one.cycles() >= other.cycles() { (one, other) } else { (other, one) };
-        longer + shorter * self.prices().not_hidden
+        longer + shorter * NOT_HIDDEN
     }
 
     /// The work to fetch weights: `read` bytes in all, of weights that take `all` bytes. It is
     /// nothing if the L2 cache keeps the weights.
     pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {
-        let is_resident = all <= self.l2_bytes as f64 * self.prices().l2_share;
+        let is_resident = all <= self.l2_bytes as f64 * L2_SHARE;
         Work::of(Kind::Fetches, if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) })
     }
 
     /// Cycles to fetch `bytes` bytes of data that are used again, so far as they have left the L2
     /// cache. `resident` bytes compete for the cache; those that exceed it do not all leave it.
     pub(crate) fn refetch_cycles(&self, bytes: f64, resident: f64) -> f64 {
-        let l2_share = self.prices().l2_share;
-        let missing = (resident / self.l2_bytes as f64 - l2_share) / l2_share;
+        let missing = (resident / self.l2_bytes as f64 - L2_SHARE) / L2_SHARE;
         missing.clamp(0.0, 1.0) * bytes * self.cycles_beyond_l2(resident)
     }
 
@@ -234,7 +203,7 @@ mod tests {
     #[test]
     fn counts_are_priced_by_the_machine_and_add_up_by_kind() {
         let machine = Machine::zen5();
-        let call = machine.prices().kernel_call_cycles;
+        let call = KERNEL_CALL_CYCLES;
         let work = machine.work(Item::ArithmeticCycles, 1e4) + machine.work(Item::KernelCalls, 3.0) * 2.0;
         assert_eq!(work.cycles(), 1e4 + 6.0 * call);
         assert_eq!(machine.nanoseconds(&work), work.cycles() / machine.clock_ghz);
@@ -246,7 +215,7 @@ mod tests {
         let machine = Machine::zen5();
         let (one, other) = (Work::of(Kind::Arithmetic, 100.0), Work::of(Kind::Fetches, 40.0));
         let both = machine.overlapped(one, other);
-        assert_eq!(both.cycles(), 100.0 + 40.0 * machine.prices().not_hidden);
+        assert_eq!(both.cycles(), 100.0 + 40.0 * NOT_HIDDEN);
         assert_eq!(both, machine.overlapped(other, one));
     }
 }

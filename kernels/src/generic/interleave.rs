@@ -166,12 +166,17 @@ unsafe fn deinterleave_rows<V: Simd, const STRIDE: usize, const P: usize>(args: 
         let dst = args.dst.wrapping_add(plane * copy.dst_pitch);
         let mut at = 0;
         while at < copy.len {
-            let position = copy.first + (base + at * STRIDE) as isize;
+            let position = |at: usize| copy.first + (base + at * STRIDE) as isize;
             // The vectors that lie inside the rows and are full. Others are copied one at a time,
             // for all rows with the same masks.
-            let inside = usize::try_from(position).map_or(0, |position| copy.width.saturating_sub(position) / STRIDE);
+            let inside =
+                usize::try_from(position(at)).map_or(0, |position| copy.width.saturating_sub(position) / STRIDE);
             let whole = inside.min(copy.len - at) / V::LANES;
-            let run = VectorRun { copy, position, whole, n: (copy.len - at).min(V::LANES), slots };
+            if whole == 0 {
+                // The last vector overlaps the one before it, because a masked store is slow.
+                at = at.min(copy.len.saturating_sub(V::LANES));
+            }
+            let run = VectorRun { copy, position: position(at), whole, n: (copy.len - at).min(V::LANES), slots };
             // SAFETY: the caller's promise. The stores are of elements from `at` on: `n` of them,
             // or all of the whole vectors.
             unsafe {
@@ -258,7 +263,8 @@ impl<const P: usize> VectorRun<'_, P> {
                 }
                 for p in 0..P {
                     if let Some(slot) = self.slots[p] {
-                        v[p].store_first(dst.wrapping_add(row.dst + slot), self.n);
+                        let dst = dst.wrapping_add(row.dst + slot);
+                        if self.n == V::LANES { v[p].store(dst) } else { v[p].store_first(dst, self.n) }
                     }
                 }
             }

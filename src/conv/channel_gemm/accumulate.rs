@@ -325,7 +325,7 @@ impl AccumulateBlocking {
         };
         // As f64: products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
-        let of_step = tiles.cycles(machine, weights.rows, false) * machine.prices().accumulated_tiles;
+        let of_step = tiles.cycles(machine, weights.rows, false);
         let multiplying = machine
             .work(Item::ArithmeticCycles, of_step * product(&[weights.channels, weights.taps, runs]))
             + machine.work(Item::KernelCalls, product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
@@ -334,7 +334,7 @@ impl AccumulateBlocking {
         let outputs = geometry.output_spatial() as f64;
         let accumulated =
             (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
-        let storing = machine.work(Item::KeptVectors, kept)
+        let storing = machine.work(Item::StoredVectors, kept)
             + machine.work(Item::AccumulatedVectors, accumulated * vectors)
             + machine.work(Item::TransposedVectors, outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
@@ -344,7 +344,7 @@ impl AccumulateBlocking {
         );
         let packed = images * product(&[weights.channels, spatial, self.split.shares]);
         let of_group = machine.overlapped(multiplying * rows_of_pixels + storing * images, fetching)
-            + machine.work(Item::PackedElements, packed)
+            + machine.work(Item::CopiedElements, packed)
             + machine.work(Item::Tasks, product(&[image_blocks, self.split.shares]));
         of_group * geometry.group as f64
     }

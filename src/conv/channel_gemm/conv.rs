@@ -305,8 +305,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let copied = (weights.channels * chunks.channel_len()) as f64 * (chunks.count * split.shares) as f64;
         let kept = self.vectors() * weights.k_blocks().saturating_sub(1) as f64;
         let computing = self.computing()?
-            + machine.work(Item::KeptVectors, kept)
-            + machine.work(Item::PlaneElements, copied)
+            + machine.work(Item::StoredVectors, kept)
+            + machine.work(Item::CopiedElements, copied)
             + machine.work(Item::Tasks, chunks.count as f64);
         let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
         let fetching = machine.fetch_weights(bytes / geometry.group as f64 * chunks.count as f64, bytes);
@@ -342,7 +342,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             let pixels: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.width as f64).sum();
             let vectors = pixels * weights.rows as f64 / weights.panels.lanes as f64;
             work += machine.work(Item::KernelCalls, calls * (weights.count() * weights.k_blocks()) as f64)
-                + machine.work(Item::KeptVectors, vectors * weights.k_blocks() as f64);
+                + machine.work(Item::StoredVectors, vectors * weights.k_blocks() as f64);
         }
         Ok(work)
     }
@@ -354,7 +354,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             false => axis.output as f64 + ((axis.kernel - 1) * axis.dilation) as f64,
         };
         let elements: f64 = self.geometry.axes.iter().map(elements).product();
-        self.request.machine.work(Item::PlaneElements, elements * self.weights.channels as f64)
+        self.request.machine.work(Item::CopiedElements, elements * self.weights.channels as f64)
     }
 }
 

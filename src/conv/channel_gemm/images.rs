@@ -115,8 +115,8 @@ impl ImagesBlocking {
         let kept = (tiles.width * weights.vectors()) as f64 * (2 + k_blocks) as f64;
         machine.work(Item::ArithmeticCycles, tiles.cycles(machine, weights.rows, false) * steps as f64)
             + machine.work(Item::KernelCalls, (tiles.count * weights.count() * k_blocks) as f64)
-            + machine.work(Item::KeptVectors, kept)
-            + machine.work(Item::ImageElements, (tiles.width * steps * self.split.shares) as f64)
+            + machine.work(Item::StoredVectors, kept)
+            + machine.work(Item::ScatteredElements, (tiles.width * steps * self.split.shares) as f64)
             + machine.work(Item::Tasks, self.split.shares as f64)
     }
 }

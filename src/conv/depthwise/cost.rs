@@ -5,7 +5,7 @@ use convoke_kernels::Real;
 use super::plan::{DepthwisePlan, DepthwiseSource};
 use super::taps::Along;
 use crate::Geometry;
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Machine, Work, prices};
 
 /// A plan whose work is counted.
 pub(super) struct DepthwiseCost<'a, A: Real> {
@@ -22,23 +22,18 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let lanes = if plan.taps.along == Along::Channels { plan.unit_groups } else { 1 };
         let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let is_grouped = geometry.group > 1 && inputs.max(outputs) > 1;
-        let factor = if is_grouped { machine.prices().direct_groups } else { 1.0 };
+        let factor = if is_grouped { prices::DIRECT_GROUPS } else { 1.0 };
         let sums = self.vector_work() * (self.vectors() * outputs as f64 * factor);
         let sources = match &plan.source {
             DepthwiseSource::X { .. } => machine.work(Item::StoredVectors, 1.0),
             DepthwiseSource::Planes { sizes, .. } => {
-                let (copied, w) = (plan.taps.channels * sizes.channel_len, &plan.taps.w);
-                // The places of rows are found once for all groups of a unit.
-                let rows = sizes.channel_len / (w.output + (w.kernel - 1) * w.dilation / w.stride);
+                let copied = plan.taps.channels * sizes.channel_len;
                 let copies = match plan.taps.along {
                     Along::Channels => {
                         let positions = plan.taps.channels * geometry.input_spatial();
                         machine.work(Item::GatheredVectors, positions.next_multiple_of(lanes) as f64)
                     }
-                    Along::Rows => {
-                        machine.work(Item::PlaneElements, copied as f64)
-                            + machine.work(Item::PlaneRows, rows as f64 / plan.unit_groups as f64)
-                    }
+                    Along::Rows => machine.work(Item::CopiedElements, copied as f64),
                 };
                 let unit = copies + machine.work(Item::KernelCalls, if lanes > 1 { 6.0 } else { 2.0 });
                 unit * plan.chunks as f64
@@ -52,7 +47,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let spread = if self.plan.taps.along == Along::Channels { 1.0 } else { 0.0 };
         self.machine.work(Item::ArithmeticCycles, self.cycles())
             + self.machine.work(Item::StoredVectors, 1.0)
-            + self.machine.work(Item::SpreadVectors, spread)
+            + self.machine.work(Item::TransposedVectors, spread)
     }
 
     /// Cycles of the multiply-adds and loads of a vector of sums.
@@ -65,7 +60,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let load_slots = match taps.along {
             // Vectors along channels begin at cache lines.
             Along::Channels => 1.0,
-            Along::Rows => machine.crossing_slots::<A>(self.plan.tiles[0].nr()),
+            Along::Rows => machine.crossing_slots(self.plan.tiles[0].nr() * size_of::<A>(), size_of::<A>()),
         };
         let tile = machine.direct_tile_cycles(count, (loads * load_slots + count) / rows, rows);
         match self.plan.source {

@@ -3,12 +3,12 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Prefetch, Real, SpatialKernel};
+use convoke_kernels::{Prefetch, Real};
 
 use super::source::{RowReading, SourcePlan, cropped, visible_runs};
 use crate::conv::contract::Request;
 use crate::conv::layout::WeightLayout;
-use crate::conv::macro_kernel::{FEW_STEPS, SpatialTiles, lanes};
+use crate::conv::macro_kernel::{SpatialTiles, lanes};
 use crate::conv::planes::{self, ChunkLimits, PER_THREAD, PlaneSizes};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
 use crate::conv::view;
@@ -138,29 +138,31 @@ impl<T: Element> GemmSearch<'_, T> {
         }
     }
 
-    /// The cheapest tile, if the cycles of each kernel are multiplied by its `factor`.
-    fn tiles(
-        &self,
-        vectors: usize,
-        factor: impl Fn(&SpatialKernel<T::Acc>) -> f64,
-    ) -> Result<SpatialTiles<T::Acc>, String> {
+    /// Slots of a load port for a vector of B that begins at any multiple of `align` bytes.
+    fn vector_slots(&self, align: usize) -> f64 {
+        let machine = self.request.machine;
+        machine.crossing_slots(lanes::<T::Acc>(machine.isa()) * size_of::<T::Acc>(), align)
+    }
+
+    /// The cheapest tile, if each load of a vector of B takes `vector_slots` slots of a port.
+    fn tiles(&self, vectors: usize, vector_slots: f64) -> Result<SpatialTiles<T::Acc>, String> {
         let Request { geometry, machine, .. } = *self.request;
         let mr = self.packed_height()?;
-        SpatialTiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, factor)
+        SpatialTiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, vector_slots)
             .ok_or_else(|| String::from("no kernel for this tile"))
     }
 
-    /// What all tasks take. Arithmetic on the source takes `factor` times as long as on packed panels, and
-    /// a chunk copies as `copies` says.
-    fn work(&self, blocking: &GemmBlocking, tiles: &SpatialTiles<T::Acc>, factor: f64, copies: Work) -> Work {
+    /// What all tasks take. Each load of a vector of B takes `vector_slots` slots of a port, and a chunk
+    /// copies as `copies` says.
+    fn work(&self, blocking: &GemmBlocking, tiles: &SpatialTiles<T::Acc>, vector_slots: f64, copies: Work) -> Work {
         let Request { geometry, machine, .. } = *self.request;
         let GemmBlocking { vectors, k_parts, split, .. } = *blocking;
         let (rows, steps) =
             (geometry.out_channels_per_group(), cropped(geometry).kernel_volume() * geometry.in_channels_per_group());
         let kept = k_parts.saturating_sub(1) as f64 * (rows * vectors) as f64;
-        let of_chunk = tiles.work(machine, vectors, steps) * factor
+        let of_chunk = tiles.work(machine, vectors, steps, vector_slots)
             + tiles.finish_work(machine, vectors, k_parts)
-            + machine.work(Item::KeptVectors, kept)
+            + machine.work(Item::StoredVectors, kept)
             + copies * split.shares as f64
             + machine.work(Item::Tasks, 1.0);
         of_chunk * (split.images * split.groups * split.columns) as f64
@@ -196,28 +198,24 @@ impl<T: Element> GemmSearch<'_, T> {
         let (cut, sizes) =
             limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
         let vectors = sizes.columns.div_ceil(lanes::<T::Acc>(self.request.isa()));
-        // Whether taps are shifts of one another's views, and there are more steps than stores hide.
-        let is_shifted = channels * taps > FEW_STEPS && view::is_shifted(&axes);
-        let tiles = self.tiles(vectors, |kernel| machine.shifted_views(kernel.mr(), is_shifted))?;
+        let vector_slots = if view::is_shifted(&axes) { self.vector_slots(value_bytes) } else { 1.0 };
+        let tiles = self.tiles(vectors, vector_slots)?;
         let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.chunks, tiles.panels.count());
         let shares = if threads == 1 { 1 } else { threads.div_ceil(images * groups * columns).clamp(1, panels.max(1)) };
         let split = GemmSplit { images, groups, columns, panels, shares };
         let packed_block = if taps == 1 { channels } else { block };
         let source = SourcePlan::Planes(cut, sizes);
         let blocking = GemmBlocking { source, block, k_blocks, packed_block, k_parts, vectors, split };
-        let copies = self.plane_copies(&sizes, k_blocks);
-        let work = self.work(&blocking, &tiles, machine.shifted_views(tiles.mr(), is_shifted), copies);
+        let copies = self.plane_copies(&sizes);
+        let work = self.work(&blocking, &tiles, vector_slots, copies);
         Ok(GemmChoice { blocking, tiles, work })
     }
 
     /// What a chunk of planes takes to fill.
-    fn plane_copies(&self, sizes: &PlaneSizes, k_blocks: usize) -> Work {
+    fn plane_copies(&self, sizes: &PlaneSizes) -> Work {
         let Request { geometry, machine, .. } = *self.request;
-        // The place of a row of planes is found once for all channels of a block.
-        let width = geometry.axes.last().map_or(1, |axis| axis.output);
-        let rows = (k_blocks * (sizes.channel_len / width)) as f64;
         let elements = (geometry.in_channels_per_group() * sizes.channel_len) as f64;
-        machine.work(Item::PlaneElements, elements) + machine.work(Item::PlaneRows, rows)
+        machine.work(Item::CopiedElements, elements)
     }
 
     /// Cuts for a source of rows of X: threads share out the columns, or the panels.
@@ -228,16 +226,17 @@ impl<T: Element> GemmSearch<'_, T> {
         if u32::try_from(block.saturating_mul(positions)).is_err() {
             return Err(alloc::format!("{block} rows of X, of {positions} positions each, exceed 32-bit offsets"));
         }
-        let tiles = |search: &Self| {
-            search.tiles(search.vectors(), |kernel| {
-                let is_near = block * kernel.nr() * size_of::<T::Acc>() <= machine.l1_bytes;
-                if is_near { 1.0 } else { machine.prices().far_panel }
-            })
-        };
+        let tiles = |search: &Self| search.tiles(search.vectors(), search.row_slots());
         let panels = tiles(self)?.panels.count();
         let by_columns = self.of_columns(block, tiles(self)?);
         let by_panels = (threads > 1 && threads <= panels).then(|| Ok(self.of_panels(block, tiles(self)?)));
         Ok([by_columns].into_iter().chain(by_panels.transpose().map_err(|error: String| error)?).collect())
+    }
+
+    /// Slots of a load port for a vector of a row of X. Rows follow one another without gaps.
+    fn row_slots(&self) -> f64 {
+        let row_bytes = self.request.geometry.input_spatial() * size_of::<T>();
+        self.vector_slots(1 << row_bytes.trailing_zeros())
     }
 
     /// Columns of a task are whole tiles, enough for every thread to have a few tasks.
@@ -280,10 +279,13 @@ impl<T: Element> GemmSearch<'_, T> {
         let blocking =
             GemmBlocking { source, block, k_blocks, packed_block: channels, k_parts: k_blocks, vectors, split };
         // As f64: hostile sizes may exceed usize.
-        let packed = if reading == RowReading::Packed { channels as f64 * (vectors * tiles.lanes) as f64 } else { 0.0 };
+        let (packed, vector_slots) = match reading {
+            RowReading::Packed => (channels as f64 * (vectors * tiles.lanes) as f64, 1.0),
+            RowReading::InPlace | RowReading::InPlaceIfAligned => (0.0, self.row_slots()),
+        };
         // The last chunk counts as the part of a full one that it has.
         let part = self.vectors() as f64 / (vectors * columns) as f64;
-        let work = self.work(&blocking, &tiles, 1.0, machine.work(Item::PackedElements, packed)) * part;
+        let work = self.work(&blocking, &tiles, vector_slots, machine.work(Item::CopiedElements, packed)) * part;
         GemmChoice { blocking, tiles, work }
     }
 

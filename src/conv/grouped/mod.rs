@@ -30,7 +30,7 @@ use super::layout::WeightLayout;
 use super::store::Finish;
 use crate::element::Element;
 use crate::exec::Ledger;
-use crate::machine::{Item, Work};
+use crate::machine::{Item, Work, prices};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
@@ -121,7 +121,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let kernel = tiles.kernel(blocks.vectors);
     let copies = if is_copied { planes.work(machine, inputs) } else { Work::default() };
     // Near the border of a plane, loads have masks.
-    let border = 1.0 + machine.prices().grouped_border * taps.border() as f64 / blocks.all_vectors as f64;
+    let border = 1.0 + prices::GROUPED_BORDER * taps.border() as f64 / blocks.all_vectors as f64;
     let group_work = tiles.work(machine, taps.steps(), &blocks) * border + copies;
     let heights: Vec<_> = (0..tiles.panels.count()).map(|panel| tiles.panels.height(panel)).collect();
     let recipe = Recipe {

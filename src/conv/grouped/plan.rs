@@ -136,7 +136,8 @@ impl<A: Real> GroupedTiles<A> {
 }
 
 fn tile_work<A: Real>(machine: &Machine, kernel: &GroupedKernel<A>, steps: usize) -> Work {
-    let load_slots = kernel.nrv() as f64 * machine.crossing_slots::<A>(kernel.lanes()) + kernel.mr() as f64;
+    let load_slots = kernel.nrv() as f64 * machine.crossing_slots(kernel.lanes() * size_of::<A>(), size_of::<A>())
+        + kernel.mr() as f64;
     let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
     machine.work(Item::ArithmeticCycles, step * steps as f64)
         + machine.work(Item::StoredVectors, (kernel.mr() * kernel.nrv()) as f64)

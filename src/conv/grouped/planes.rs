@@ -69,8 +69,7 @@ impl GroupedPlanes {
 
     /// The work to copy a group of `channels` channels.
     pub(super) fn work(&self, machine: &Machine, channels: usize) -> Work {
-        machine.work(Item::PlaneElements, (channels * self.pitch) as f64)
-            + machine.work(Item::PlaneRows, (self.counts[0] * self.rows()) as f64)
+        machine.work(Item::CopiedElements, (channels * self.pitch) as f64)
     }
 
     /// Copies rows `rows` of the channels of a group into their planes.

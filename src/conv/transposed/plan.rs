@@ -21,7 +21,7 @@ use crate::conv::store::Finish;
 use crate::conv::view::OutputPhases;
 use crate::element::Element;
 use crate::exec::{Ledger, Piece};
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Machine, Work, prices};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
@@ -139,7 +139,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let most_fmas = spatial_kernels::<T::Acc>(request.isa()).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
         let tile_cycles = (most_fmas * channels * most_taps) as f64 / request.machine.fmas_per_cycle;
         let can_pair = k_blocks == 1
-            && tile_cycles >= request.machine.prices().paired_tile_cycles
+            && tile_cycles >= prices::PAIRED_TILE_CYCLES
             && Finish::new(request).is_direct()
             && slots.classes.len() == 1
             && slots.of_place == [0, 1];
@@ -204,15 +204,17 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let outputs = self.products.rows as f64 * strides * self.vectors(sizes) as f64;
         let sums = if mode == PhaseMode::Summed {
             let taps = geometry.kernel_volume() as f64 / strides;
-            machine.work(Item::SummedTaps, outputs * taps) + machine.work(Item::SummedVectors, outputs)
+            machine.work(Item::ArithmeticCycles, outputs * taps / machine.fmas_per_cycle)
+                + machine.work(Item::TransposedVectors, outputs)
         } else {
             let tiles = products
-                + machine.work(Item::InterleavedVectors, outputs)
-                + machine.work(Item::KeptVectors, outputs * (self.k_blocks - 1) as f64);
+                + machine.work(Item::TransposedVectors, outputs)
+                + machine.work(Item::StoredVectors, outputs * (self.k_blocks - 1) as f64);
             let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
             machine.overlapped(tiles, machine.fetch_weights(bytes / geometry.group as f64, bytes))
         };
-        sums + machine.work(Item::PlaneElements, (channels * sizes.channel_len) as f64) + machine.work(Item::Tasks, 1.0)
+        sums + machine.work(Item::CopiedElements, (channels * sizes.channel_len) as f64)
+            + machine.work(Item::Tasks, 1.0)
     }
 
     fn mode(&self, tiles: &PhaseTiles<T::Acc>) -> PhaseMode {

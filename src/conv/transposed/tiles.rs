@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use convoke_kernels::catalogue::spatial_widths;
 use convoke_kernels::{Real, SpatialKernel};
 
-use crate::conv::macro_kernel::RowPanels;
+use crate::conv::macro_kernel::{RowPanels, spatial_cycles};
 use crate::conv::planes::channels_per_block;
 use crate::machine::{Item, Machine, Work};
 
@@ -144,7 +144,8 @@ impl<T: Real> PhaseTiles<T> {
 
 /// What a tile takes: the steps of K, and the call.
 fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize) -> Work {
-    let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
-    let cycles = step * steps as f64 * machine.shifted_views(kernel.mr(), false);
-    machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::KernelCalls, 1.0)
+    // Taps are shifts of one another's views.
+    let bytes = size_of::<T>();
+    let step = spatial_cycles(machine, kernel, machine.crossing_slots(kernel.lanes() * bytes, bytes));
+    machine.work(Item::ArithmeticCycles, step * steps as f64) + machine.work(Item::KernelCalls, 1.0)
 }

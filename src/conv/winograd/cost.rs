@@ -10,7 +10,7 @@ use super::blocking::{BlockSize, Blocking, Chunk, MOST_IMAGES, MOST_SLICES, MOST
 use super::tiles::{STANDARD_VALUES, Scheme, TileSteps, is_ragged};
 use super::view::{PixelStores, WinogradView, distance};
 use crate::conv::channel_tiles::ChannelPanels;
-use crate::machine::{Item, Kind, Machine, Work};
+use crate::machine::{Item, Kind, Machine, Work, prices};
 
 /// The most bytes of a task's scratch. More bytes gain nothing, and memory is limited. A limit of
 /// the workspace changes nothing if it leaves a task so many.
@@ -178,11 +178,8 @@ impl<'a, T: Real> CostModel<'a, T> {
         if tasks <= threads {
             return longest;
         }
-        // With more tasks than threads, the threads wait for a part of the last task. Where tasks are
-        // few, one thread has more of them than others.
-        let (cycles, most) = (work.cycles(), tasks.div_ceil(threads) as f64);
-        let shared = cycles / threads as f64 + self.machine.prices().idle_share * longest;
-        shared.max(most * cycles / tasks as f64)
+        // One thread may have more tasks than others.
+        tasks.div_ceil(threads) as f64 * work.cycles() / tasks as f64
     }
 
     /// What all tasks take, and the cycles of the longest.
@@ -235,7 +232,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         // Phases of a stride are deinterleaved before they are split.
         let phase_rows = if view.strides[1] == 1 { 0.0 } else { padded };
         let of_channel = machine.work(Item::TransformCalls, size.images as f64)
-            + machine.work(Item::DeinterleavedElements, phase_rows)
+            + machine.work(Item::CopiedElements, phase_rows)
             + machine.work(Item::TransformedVectors, (padded / lanes as f64 + vectors) * self.wide_transform());
         of_channel * view.channels as f64
     }
@@ -244,7 +241,7 @@ impl<'a, T: Real> CostModel<'a, T> {
     fn output(&self, size: &BlockSize) -> Work {
         let Self { machine, view, scheme, .. } = self;
         let kernel = scheme.kernel;
-        let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
+        let ragged = if is_ragged(kernel) { prices::RAGGED_OUTPUT } else { 1.0 };
         let interleaved = match view.stores {
             PixelStores::Interleaved => scheme.outputs().iter().product(),
             PixelStores::Rows | PixelStores::RowsPastCache => 0,
@@ -257,7 +254,7 @@ impl<'a, T: Real> CostModel<'a, T> {
 
     /// How much longer the transforms of this tile take.
     fn wide_transform(&self) -> f64 {
-        if self.scheme.kernel.values() > STANDARD_VALUES { self.machine.prices().wide_transform } else { 1.0 }
+        if self.scheme.kernel.values() > STANDARD_VALUES { prices::WIDE_TRANSFORM } else { 1.0 }
     }
 
     /// The work of multiplying all values by one panel, for one slice of Y.
@@ -286,7 +283,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         }
         let cycles = |tiles: usize| {
             let kernel = &self.kernels[tiles.max(1) - 1];
-            self.machine.tile_cycles(kernel.fmas(), kernel.loads())
+            self.machine.tile_cycles(kernel.fmas(), kernel.loads() as f64)
         };
         let (narrow, wider) = (width / calls, width % calls);
         let step =
@@ -303,7 +300,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let of_group = self.filter_bytes / self.panels.wide as f64 * self.panels.padded(self.view.filters) as f64;
         let fetched = |filters: f64| {
             let resident = filters + traffic.tiles + traffic.products;
-            machine.prices().prefetched_filters * machine.refetch_cycles(self.filter_bytes, resident)
+            machine.refetch_cycles(self.filter_bytes, resident)
         };
         // The first task of a group finds its filters where those of all groups are kept.
         let (first, later) = (fetched(of_group * self.view.groups as f64), (blocks - 1) as f64 * fetched(of_group));

@@ -86,7 +86,6 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     };
     let mut scratch = Ledger::default();
     let pieces = ScratchPieces::book::<T>(&mut scratch, &view, &blocking, tiles.nr(), interleaved);
-    let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
     let recipe = Recipe {
         kernel: scheme.kernel.name(),
         details: details(&view, &blocking, &tiles),
@@ -97,7 +96,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         // This is the blocking for one thread, for any number of threads. A blocking for several threads
         // ends sooner but does more work, so that its work could not be compared with that of other
         // lowerings.
-        work: alone.work * request.machine.far_weights(bytes(w_len), bytes(layout.len())),
+        work: alone.work,
     };
     let build: Build<'a, T> =
         Box::new(move || Box::new(Winograd::new(request, view, blocking, (tiles, layout, pieces), operator)));
