@@ -22,7 +22,9 @@ pub(super) const LOAD_SLOTS: f64 = 1.15;
 /// Cycles to copy one element of a row, into a padded plane or a panel of B.
 pub(super) const COPIED_CYCLES: f64 = 0.4;
 /// Cycles to move one element to or from a place without neighbours, where no vector helps.
-pub(super) const SCATTERED_CYCLES: f64 = 1.5;
+pub(super) const SCATTERED_CYCLES: f64 = 2.5;
+/// Cycles to write one element of the im2col matrix, or to add one of the col2im matrix into Y.
+pub(super) const MATRIX_CYCLES: f64 = 1.5;
 /// Cycles to store a vector of sums: into Y, or into scratch between two blocks of K.
 pub(super) const STORE_CYCLES: f64 = 0.4;
 /// Cycles to add a vector of sums to another one in memory.
@@ -49,6 +51,9 @@ pub(crate) const WIDE_TRANSFORM: f64 = 1.65;
 /// each row of tiles of a vector of output channels.
 pub(super) const TRANSFORM_CALL_CYCLES: f64 = 100.0;
 
+/// Factor on reading filters that are prefetched, a line or two with each step of k, relative to a
+/// plain stream.
+pub(crate) const PREFETCH: f64 = 1.5;
 /// Share of the shorter of two things done at the same time, such as arithmetic and prefetching,
 /// that the longer does not hide.
 pub(super) const NOT_HIDDEN: f64 = 0.5;

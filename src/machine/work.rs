@@ -27,9 +27,10 @@ pub(crate) enum Item {
     KernelCalls,
     /// Elements of rows that are copied: into padded planes, and into panels of B.
     CopiedElements,
-    /// Elements that are moved one at a time, and those of the im2col matrix.
+    /// Elements that are moved one at a time.
     ScatteredElements,
-    /// Elements of the col2im matrix, which are added into Y.
+    /// Elements of the im2col matrix, and of the col2im matrix, which are added into Y.
+    Im2colElements,
     Col2imElements,
     /// Vectors of sums that are stored, into Y or into scratch between two blocks of K.
     StoredVectors,
@@ -156,7 +157,8 @@ impl Machine {
             Item::KernelCalls => (Kind::Calls, KERNEL_CALL_CYCLES),
             Item::CopiedElements => (Kind::Copies, COPIED_CYCLES),
             Item::ScatteredElements => (Kind::Copies, SCATTERED_CYCLES),
-            Item::Col2imElements => (Kind::Stores, SCATTERED_CYCLES),
+            Item::Im2colElements => (Kind::Copies, MATRIX_CYCLES),
+            Item::Col2imElements => (Kind::Stores, MATRIX_CYCLES),
             Item::StoredVectors => (Kind::Stores, STORE_CYCLES),
             Item::AccumulatedVectors => (Kind::Stores, ACCUMULATE_CYCLES),
             Item::TransposedVectors => (Kind::Stores, TRANSPOSED_CYCLES),

@@ -300,7 +300,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let of_group = self.filter_bytes / self.panels.wide as f64 * self.panels.padded(self.view.filters) as f64;
         let fetched = |filters: f64| {
             let resident = filters + traffic.tiles + traffic.products;
-            machine.refetch_cycles(self.filter_bytes, resident)
+            prices::PREFETCH * machine.refetch_cycles(self.filter_bytes, resident)
         };
         // The first task of a group finds its filters where those of all groups are kept.
         let (first, later) = (fetched(of_group * self.view.groups as f64), (blocks - 1) as f64 * fetched(of_group));
