@@ -157,9 +157,10 @@ pub(crate) unsafe fn deinterleave<V: Simd>(args: &DeinterleaveArgs<'_, V::Elem>)
 unsafe fn deinterleave_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &DeinterleaveArgs<'_, V::Elem>) {
     let copy = &args.copy;
     let base = copy.phases[0].offset;
-    let mut slots = [None; P];
+    // A phase that is not copied goes where the one before it goes, which is stored later.
+    let mut slots = [copy.phases[0].dst; P];
     for phase in copy.phases {
-        slots[phase.offset - base] = Some(phase.dst);
+        slots[phase.offset - base..].fill(phase.dst);
     }
     for plane in 0..copy.planes {
         let src = args.src.wrapping_add(plane.wrapping_mul(copy.src_pitch));
@@ -199,8 +200,8 @@ struct VectorRun<'a, const P: usize> {
     whole: usize,
     /// Elements that are stored of a vector that does not lie inside.
     n: usize,
-    /// Where each phase goes, if it is copied.
-    slots: [Option<usize>; P],
+    /// Where each phase goes. Later phases are stored first.
+    slots: [usize; P],
 }
 
 impl<const P: usize> VectorRun<'_, P> {
@@ -213,23 +214,25 @@ impl<const P: usize> VectorRun<'_, P> {
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
         let prefetch_distance = self.copy.prefetch_distance;
         for row in self.copy.rows {
-            let src = row.src.map(|begin| src.wrapping_add(begin).wrapping_offset(self.position));
+            let dst = self.slots.map(|slot| dst.wrapping_add(row.dst + slot));
+            let Some(begin) = row.src else {
+                // SAFETY: the caller's promise.
+                dst.iter().for_each(|dst| unsafe { clear::<V>(*dst, self.whole * V::LANES) });
+                continue;
+            };
+            let src = src.wrapping_add(begin).wrapping_offset(self.position);
             for at in 0..self.whole {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let mut v = [V::splat(V::Elem::ZERO); STRIDE];
-                    if let Some(src) = src {
-                        for s in 0..STRIDE {
-                            let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
-                            V::prefetch(src.wrapping_add(prefetch_distance));
-                            v[s] = V::load(src);
-                        }
-                        v = V::deinterleave(v);
+                    for s in 0..STRIDE {
+                        let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
+                        V::prefetch(src.wrapping_add(prefetch_distance));
+                        v[s] = V::load(src);
                     }
-                    for p in 0..P {
-                        if let Some(slot) = self.slots[p] {
-                            v[p].store(dst.wrapping_add(row.dst + slot + at * V::LANES));
-                        }
+                    v = V::deinterleave(v);
+                    for p in (0..P).rev() {
+                        v[p].store(dst[p].wrapping_add(at * V::LANES));
                     }
                 }
             }
@@ -261,11 +264,9 @@ impl<const P: usize> VectorRun<'_, P> {
                     }
                     v = V::deinterleave(v);
                 }
-                for p in 0..P {
-                    if let Some(slot) = self.slots[p] {
-                        let dst = dst.wrapping_add(row.dst + slot);
-                        if self.n == V::LANES { v[p].store(dst) } else { v[p].store_first(dst, self.n) }
-                    }
+                for p in (0..P).rev() {
+                    let dst = dst.wrapping_add(row.dst + self.slots[p]);
+                    if self.n == V::LANES { v[p].store(dst) } else { v[p].store_first(dst, self.n) }
                 }
             }
         }
