@@ -46,7 +46,7 @@ pub(super) const OUTPUT_TRANSFORM_CYCLES: f64 = 5.0;
 /// Factor on transforms back where the outputs of tiles do not fill a vector's row of pixels.
 pub(crate) const RAGGED_OUTPUT: f64 = 1.4;
 /// Factor on transforms of 8x8 values, which do not fit the registers.
-pub(crate) const WIDE_TRANSFORM: f64 = 1.65;
+pub(crate) const WIDE_TRANSFORM: f64 = 1.3;
 /// Cycles of a call of a transform in addition to its vectors: for each channel of a block, and for
 /// each row of tiles of a vector of output channels.
 pub(super) const TRANSFORM_CALL_CYCLES: f64 = 100.0;

@@ -209,7 +209,7 @@ mod tests {
         let work = machine.work(Item::ArithmeticCycles, 1e4) + machine.work(Item::KernelCalls, 3.0) * 2.0;
         assert_eq!(work.cycles(), 1e4 + 6.0 * call);
         assert_eq!(machine.nanoseconds(&work), work.cycles() / machine.clock_ghz);
-        assert_eq!(work.to_string(), "arithmetic 98 %, calls 2 %");
+        assert_eq!(work.to_string(), "arithmetic 99 %, calls 1 %");
     }
 
     #[test]

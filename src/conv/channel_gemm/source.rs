@@ -210,8 +210,10 @@ impl BareRows {
     }
 
     fn fill<T: Element>(&self, isa: Isa, positions: &Range<usize>, x: &[T], count: usize, copy: &mut [T::Acc]) {
-        let (seen, pitch) = (self.seen_by(positions), self.pitches[0]);
-        let channel = self.axes[0].input * pitch;
+        let (seen, pitch, input) = (self.seen_by(positions), self.pitches[0], self.axes[0].input);
+        // Positions that only see the padding behind X read nothing.
+        let seen = seen.start.min(input)..seen.end.min(input);
+        let channel = input * pitch;
         for (c, rows) in copy[self.margin..].chunks_exact_mut(self.channel_len).take(count).enumerate() {
             let x = &x[c * channel..][seen.start * pitch..seen.end * pitch];
             stream::widen(isa, x, &mut rows[..x.len()]);
