@@ -23,7 +23,7 @@ use crate::machine::Item;
 use crate::{Axis, Geometry, Op, reference};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T> {
-    let (geometry, machine) = (request.geometry, request.machine);
+    let geometry = request.geometry;
     let is_exact = request.layout == Some(&WeightLayout::Exact);
     let recipe = Recipe {
         kernel: "naive",
@@ -32,7 +32,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T>
         packed_len: geometry.weight_len(),
         tasks: geometry.batch * geometry.out_channels,
         scratch: Ledger::default(),
-        work: machine.work(Item::NaiveFmas, geometry.macs() as f64),
+        work: Item::NaiveFmas.times(geometry.macs() as f64),
     };
     let build: Build<'a, T> = Box::new(move || {
         let axes = geometry.axes.iter().map(|axis| TapAxis::new(geometry.op, *axis)).collect();

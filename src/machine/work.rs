@@ -2,8 +2,7 @@
 //! applied here.
 //!
 //! A lowering counts what it does: calls, elements that it copies, vectors that it stores.
-//! [`Machine::work`] turns a count into cycles, by [the prices](super::prices).
-//! No lowering multiplies by such a price itself.
+//! [`Item::times`] turns a count into cycles, by [the prices](super::prices).
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Mul};
@@ -47,6 +46,38 @@ pub(crate) enum Item {
     /// Vectors of Winograd's transforms: on the way to the values of tiles, and back to pixels.
     TransformedVectors,
     TakenVectors,
+}
+
+impl Item {
+    /// The work of `count` of it.
+    #[inline]
+    pub(crate) fn times(self, count: f64) -> Work {
+        let (kind, price) = self.price();
+        Work::of(kind, count * price)
+    }
+
+    /// Its kind, and the cycles that one of it takes.
+    #[inline]
+    fn price(self) -> (Kind, f64) {
+        match self {
+            Self::ArithmeticCycles => (Kind::Arithmetic, 1.0),
+            Self::BlasFmas => (Kind::Arithmetic, BLAS_FMA_CYCLES),
+            Self::NaiveFmas => (Kind::Arithmetic, NAIVE_FMA_CYCLES),
+            Self::Tasks => (Kind::Calls, TASK_CYCLES),
+            Self::KernelCalls => (Kind::Calls, KERNEL_CALL_CYCLES),
+            Self::CopiedElements => (Kind::Copies, COPIED_CYCLES),
+            Self::ScatteredElements => (Kind::Copies, SCATTERED_CYCLES),
+            Self::Im2colElements => (Kind::Copies, MATRIX_CYCLES),
+            Self::Col2imElements => (Kind::Stores, MATRIX_CYCLES),
+            Self::StoredVectors => (Kind::Stores, STORE_CYCLES),
+            Self::AccumulatedVectors => (Kind::Stores, ACCUMULATE_CYCLES),
+            Self::TransposedVectors => (Kind::Stores, TRANSPOSED_CYCLES),
+            Self::GatheredVectors => (Kind::Copies, TRANSPOSED_CYCLES),
+            Self::TransformCalls => (Kind::Calls, TRANSFORM_CALL_CYCLES),
+            Self::TransformedVectors => (Kind::Copies, INPUT_TRANSFORM_CYCLES),
+            Self::TakenVectors => (Kind::Stores, OUTPUT_TRANSFORM_CYCLES),
+        }
+    }
 }
 
 /// What an item counts as, for those who read a plan.
@@ -139,36 +170,6 @@ impl fmt::Display for Work {
 }
 
 impl Machine {
-    /// The work of `count` of an item.
-    #[inline]
-    pub(crate) fn work(&self, item: Item, count: f64) -> Work {
-        let (kind, price) = self.price(item);
-        Work::of(kind, count * price)
-    }
-
-    /// The kind of an item, and the cycles that one of it takes.
-    #[inline]
-    fn price(&self, item: Item) -> (Kind, f64) {
-        match item {
-            Item::ArithmeticCycles => (Kind::Arithmetic, 1.0),
-            Item::BlasFmas => (Kind::Arithmetic, BLAS_FMA_CYCLES),
-            Item::NaiveFmas => (Kind::Arithmetic, NAIVE_FMA_CYCLES),
-            Item::Tasks => (Kind::Calls, TASK_CYCLES),
-            Item::KernelCalls => (Kind::Calls, KERNEL_CALL_CYCLES),
-            Item::CopiedElements => (Kind::Copies, COPIED_CYCLES),
-            Item::ScatteredElements => (Kind::Copies, SCATTERED_CYCLES),
-            Item::Im2colElements => (Kind::Copies, MATRIX_CYCLES),
-            Item::Col2imElements => (Kind::Stores, MATRIX_CYCLES),
-            Item::StoredVectors => (Kind::Stores, STORE_CYCLES),
-            Item::AccumulatedVectors => (Kind::Stores, ACCUMULATE_CYCLES),
-            Item::TransposedVectors => (Kind::Stores, TRANSPOSED_CYCLES),
-            Item::GatheredVectors => (Kind::Copies, TRANSPOSED_CYCLES),
-            Item::TransformCalls => (Kind::Calls, TRANSFORM_CALL_CYCLES),
-            Item::TransformedVectors => (Kind::Copies, INPUT_TRANSFORM_CYCLES),
-            Item::TakenVectors => (Kind::Stores, OUTPUT_TRANSFORM_CYCLES),
-        }
-    }
-
     /// The work of two works that are done at the same time. The longer one does not hide all of
     /// the shorter one.
     pub(crate) fn overlapped(&self, one: Work, other: Work) -> Work {
@@ -206,7 +207,7 @@ mod tests {
     fn counts_are_priced_by_the_machine_and_add_up_by_kind() {
         let machine = Machine::zen5();
         let call = KERNEL_CALL_CYCLES;
-        let work = machine.work(Item::ArithmeticCycles, 1e4) + machine.work(Item::KernelCalls, 3.0) * 2.0;
+        let work = Item::ArithmeticCycles.times(1e4) + Item::KernelCalls.times(3.0) * 2.0;
         assert_eq!(work.cycles(), 1e4 + 6.0 * call);
         assert_eq!(machine.nanoseconds(&work), work.cycles() / machine.clock_ghz);
         assert_eq!(work.to_string(), "arithmetic 99 %, calls 1 %");

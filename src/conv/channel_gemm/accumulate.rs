@@ -326,17 +326,16 @@ impl AccumulateBlocking {
         // As f64: products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
         let of_step = tiles.cycles(machine, weights.rows, false);
-        let multiplying = machine
-            .work(Item::ArithmeticCycles, of_step * product(&[weights.channels, weights.taps, runs]))
-            + machine.work(Item::KernelCalls, product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
+        let multiplying = Item::ArithmeticCycles.times(of_step * product(&[weights.channels, weights.taps, runs]))
+            + Item::KernelCalls.times(product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
         let kept = product(&[weights.taps, spatial, k_blocks]) * vectors;
         let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
         let outputs = geometry.output_spatial() as f64;
         let accumulated =
             (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
-        let storing = machine.work(Item::StoredVectors, kept)
-            + machine.work(Item::AccumulatedVectors, accumulated * vectors)
-            + machine.work(Item::TransposedVectors, outputs * vectors);
+        let storing = Item::StoredVectors.times(kept)
+            + Item::AccumulatedVectors.times(accumulated * vectors)
+            + Item::TransposedVectors.times(outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
         let fetching = machine.fetch_weights(
             product(&[weights.group_len(), value_bytes, image_blocks]),
@@ -344,8 +343,8 @@ impl AccumulateBlocking {
         );
         let packed = images * product(&[weights.channels, spatial, self.split.shares]);
         let of_group = machine.overlapped(multiplying * rows_of_pixels + storing * images, fetching)
-            + machine.work(Item::CopiedElements, packed)
-            + machine.work(Item::Tasks, product(&[image_blocks, self.split.shares]));
+            + Item::CopiedElements.times(packed)
+            + Item::Tasks.times(product(&[image_blocks, self.split.shares]));
         of_group * geometry.group as f64
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct DepthwiseCost<'a, A: Real> {
 impl<A: Real> DepthwiseCost<'_, A> {
     /// What all tasks take.
     pub(super) fn work(&self) -> Work {
-        let Self { machine, geometry, plan } = self;
+        let Self { geometry, plan, .. } = self;
         // Groups that lie side by side in a vector.
         let lanes = if plan.taps.along == Along::Channels { plan.unit_groups } else { 1 };
         let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
@@ -25,29 +25,29 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let factor = if is_grouped { prices::DIRECT_GROUPS } else { 1.0 };
         let sums = self.vector_work() * (self.vectors() * outputs as f64 * factor);
         let sources = match &plan.source {
-            DepthwiseSource::X { .. } => machine.work(Item::StoredVectors, 1.0),
+            DepthwiseSource::X { .. } => Item::StoredVectors.times(1.0),
             DepthwiseSource::Planes { sizes, .. } => {
                 let copied = plan.taps.channels * sizes.channel_len;
                 let copies = match plan.taps.along {
                     Along::Channels => {
                         let positions = plan.taps.channels * geometry.input_spatial();
-                        machine.work(Item::GatheredVectors, positions.next_multiple_of(lanes) as f64)
+                        Item::GatheredVectors.times(positions.next_multiple_of(lanes) as f64)
                     }
-                    Along::Rows => machine.work(Item::CopiedElements, copied as f64),
+                    Along::Rows => Item::CopiedElements.times(copied as f64),
                 };
-                let unit = copies + machine.work(Item::KernelCalls, if lanes > 1 { 6.0 } else { 2.0 });
+                let unit = copies + Item::KernelCalls.times(if lanes > 1 { 6.0 } else { 2.0 });
                 unit * plan.chunks as f64
             }
         };
-        (sums + sources) * (geometry.batch * geometry.group.div_ceil(lanes)) as f64 + machine.work(Item::Tasks, 1.0)
+        (sums + sources) * (geometry.batch * geometry.group.div_ceil(lanes)) as f64 + Item::Tasks.times(1.0)
     }
 
     /// A vector of sums.
     fn vector_work(&self) -> Work {
         let spread = if self.plan.taps.along == Along::Channels { 1.0 } else { 0.0 };
-        self.machine.work(Item::ArithmeticCycles, self.cycles())
-            + self.machine.work(Item::StoredVectors, 1.0)
-            + self.machine.work(Item::TransposedVectors, spread)
+        Item::ArithmeticCycles.times(self.cycles())
+            + Item::StoredVectors.times(1.0)
+            + Item::TransposedVectors.times(spread)
     }
 
     /// Cycles of the multiply-adds and loads of a vector of sums.

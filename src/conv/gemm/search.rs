@@ -161,10 +161,10 @@ impl<T: Element> GemmSearch<'_, T> {
             (geometry.out_channels_per_group(), cropped(geometry).kernel_volume() * geometry.in_channels_per_group());
         let kept = k_parts.saturating_sub(1) as f64 * (rows * vectors) as f64;
         let of_chunk = tiles.work(machine, vectors, steps, vector_slots)
-            + tiles.finish_work(machine, vectors, k_parts)
-            + machine.work(Item::StoredVectors, kept)
+            + tiles.finish_work(vectors, k_parts)
+            + Item::StoredVectors.times(kept)
             + copies * split.shares as f64
-            + machine.work(Item::Tasks, 1.0);
+            + Item::Tasks.times(1.0);
         of_chunk * (split.images * split.groups * split.columns) as f64
     }
 
@@ -213,9 +213,9 @@ impl<T: Element> GemmSearch<'_, T> {
 
     /// What a chunk of planes takes to fill.
     fn plane_copies(&self, sizes: &PlaneSizes) -> Work {
-        let Request { geometry, machine, .. } = *self.request;
+        let Request { geometry, .. } = *self.request;
         let elements = (geometry.in_channels_per_group() * sizes.channel_len) as f64;
-        machine.work(Item::CopiedElements, elements)
+        Item::CopiedElements.times(elements)
     }
 
     /// Cuts for a source of rows of X: threads share out the columns, or the panels.
@@ -269,7 +269,7 @@ impl<T: Element> GemmSearch<'_, T> {
         task_vectors: usize,
         shares: usize,
     ) -> GemmChoice<T::Acc> {
-        let Request { geometry, machine, .. } = *self.request;
+        let Request { geometry, .. } = *self.request;
         let (channels, panels) = (geometry.in_channels_per_group(), tiles.panels.count());
         let k_blocks = channels.div_ceil(block).max(1);
         let (columns, vectors) = (self.vectors().div_ceil(task_vectors), task_vectors.min(self.vectors()));
@@ -285,7 +285,7 @@ impl<T: Element> GemmSearch<'_, T> {
         };
         // The last chunk counts as the part of a full one that it has.
         let part = self.vectors() as f64 / (vectors * columns) as f64;
-        let work = self.work(&blocking, &tiles, vector_slots, machine.work(Item::CopiedElements, packed)) * part;
+        let work = self.work(&blocking, &tiles, vector_slots, Item::CopiedElements.times(packed)) * part;
         GemmChoice { blocking, tiles, work }
     }
 

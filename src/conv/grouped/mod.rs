@@ -119,7 +119,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         return Err(String::from("the planes are too large"));
     }
     let kernel = tiles.kernel(blocks.vectors);
-    let copies = if is_copied { planes.work(machine, inputs) } else { Work::default() };
+    let copies = if is_copied { planes.work(inputs) } else { Work::default() };
     // Near the border of a plane, loads have masks.
     let border = 1.0 + prices::GROUPED_BORDER * taps.border() as f64 / blocks.all_vectors as f64;
     let group_work = tiles.work(machine, taps.steps(), &blocks) * border + copies;
@@ -134,7 +134,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         packed_len: geometry.weight_len(),
         tasks: blocks.tasks,
         scratch,
-        work: group_work * blocks.groups as f64 + machine.work(Item::Tasks, 1.0),
+        work: group_work * blocks.groups as f64 + Item::Tasks.times(1.0),
     };
     let build: Build<'a, T> = Box::new(move || {
         Box::new(Grouped {

@@ -127,7 +127,7 @@ impl<A: Real> GroupedTiles<A> {
             let mut work = Work::default();
             for run in (0..self.panels.count()).flat_map(|p| self.cover(self.panels.height(p), vectors)) {
                 let tiles = run.vectors.div_ceil(run.kernel.nrv());
-                work += tile_work(machine, run.kernel, steps) * tiles as f64 + machine.work(Item::KernelCalls, 1.0);
+                work += tile_work(machine, run.kernel, steps) * tiles as f64 + Item::KernelCalls.times(1.0);
             }
             work * count as f64
         };
@@ -139,6 +139,5 @@ fn tile_work<A: Real>(machine: &Machine, kernel: &GroupedKernel<A>, steps: usize
     let load_slots = kernel.nrv() as f64 * machine.crossing_slots(kernel.lanes() * size_of::<A>(), size_of::<A>())
         + kernel.mr() as f64;
     let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
-    machine.work(Item::ArithmeticCycles, step * steps as f64)
-        + machine.work(Item::StoredVectors, (kernel.mr() * kernel.nrv()) as f64)
+    Item::ArithmeticCycles.times(step * steps as f64) + Item::StoredVectors.times((kernel.mr() * kernel.nrv()) as f64)
 }

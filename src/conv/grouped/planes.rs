@@ -9,7 +9,7 @@ use convoke_kernels::{FlatTaps, Isa};
 use crate::Axis;
 use crate::conv::planes::deinterleave;
 use crate::element::Element;
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Work};
 
 /// The planes of a channel: one for each phase of the strides that a tap reads. Without strides there is
 /// one, as X is.
@@ -68,8 +68,8 @@ impl GroupedPlanes {
     }
 
     /// The work to copy a group of `channels` channels.
-    pub(super) fn work(&self, machine: &Machine, channels: usize) -> Work {
-        machine.work(Item::CopiedElements, (channels * self.pitch) as f64)
+    pub(super) fn work(&self, channels: usize) -> Work {
+        Item::CopiedElements.times((channels * self.pitch) as f64)
     }
 
     /// Copies rows `rows` of the channels of a group into their planes.

@@ -204,17 +204,16 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let outputs = self.products.rows as f64 * strides * self.vectors(sizes) as f64;
         let sums = if mode == PhaseMode::Summed {
             let taps = geometry.kernel_volume() as f64 / strides;
-            machine.work(Item::ArithmeticCycles, outputs * taps / machine.fmas_per_cycle)
-                + machine.work(Item::TransposedVectors, outputs)
+            Item::ArithmeticCycles.times(outputs * taps / machine.fmas_per_cycle)
+                + Item::TransposedVectors.times(outputs)
         } else {
             let tiles = products
-                + machine.work(Item::TransposedVectors, outputs)
-                + machine.work(Item::StoredVectors, outputs * (self.k_blocks - 1) as f64);
+                + Item::TransposedVectors.times(outputs)
+                + Item::StoredVectors.times(outputs * (self.k_blocks - 1) as f64);
             let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
             machine.overlapped(tiles, machine.fetch_weights(bytes / geometry.group as f64, bytes))
         };
-        sums + machine.work(Item::CopiedElements, (channels * sizes.channel_len) as f64)
-            + machine.work(Item::Tasks, 1.0)
+        sums + Item::CopiedElements.times((channels * sizes.channel_len) as f64) + Item::Tasks.times(1.0)
     }
 
     fn mode(&self, tiles: &PhaseTiles<T::Acc>) -> PhaseMode {

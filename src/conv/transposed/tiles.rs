@@ -147,5 +147,5 @@ fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize
     // Taps are shifts of one another's views.
     let bytes = size_of::<T>();
     let step = spatial_cycles(machine, kernel, machine.crossing_slots(kernel.lanes() * bytes, bytes));
-    machine.work(Item::ArithmeticCycles, step * steps as f64) + machine.work(Item::KernelCalls, 1.0)
+    Item::ArithmeticCycles.times(step * steps as f64) + Item::KernelCalls.times(1.0)
 }
