@@ -23,8 +23,8 @@ impl Machine {
     /// The machine that the program runs on, with the best instruction set that its CPU and the
     /// build have.
     ///
-    /// On x86-64, the CPU is asked once for its caches and its maker. What it does not say, such as
-    /// rates, is that of [`emerald_rapids`](Self::emerald_rapids) for all CPUs of Intel, and that of
+    /// On x86-64, the CPU is asked once for its caches and its maker. With the feature `std`, its clock
+    /// is measured once, in less than a millisecond. What it does not say, such as rates, is that of [`emerald_rapids`](Self::emerald_rapids) for all CPUs of Intel, and that of
     /// [`zen5`](Self::zen5) for others and on other architectures.
     #[must_use]
     pub fn host() -> Self {
@@ -33,9 +33,31 @@ impl Machine {
         // like it.
         let alike = if is_intel { Self::emerald_rapids() } else { Self::zen5() };
         let l3_bytes_per_cycle = if l3_bytes == 0 { alike.memory_bytes_per_cycle } else { alike.l3_bytes_per_cycle };
+        #[cfg(all(feature = "std", not(miri)))]
+        let alike = Self { clock_ghz: clock_ghz(), ..alike };
         let host = Self { name: "host".into(), l1_bytes, l2_bytes, l3_bytes, l3_bytes_per_cycle, ..alike };
         host.with_isa(Isa::detect())
     }
+}
+
+/// The clock, in tenths of a GHz: measured by operations of one cycle that wait for one another.
+#[cfg(all(feature = "std", not(miri)))]
+fn clock_ghz() -> f64 {
+    use core::hint::black_box;
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
+    const CHAIN: u32 = 20_000;
+    static TENTHS: OnceLock<f64> = OnceLock::new();
+    let time = || {
+        let (start, mask) = (Instant::now(), black_box(1_u64));
+        black_box((0..CHAIN).fold(mask, |value, _| value.rotate_left(7) ^ mask));
+        start.elapsed().max(Duration::from_micros(1))
+    };
+    // The fastest of several: others may be interrupted, or begin before the clock is up.
+    let fastest = || (0..8).map(|_| time()).min().unwrap_or_default();
+    let tenths = TENTHS.get_or_init(|| (20.0 * f64::from(CHAIN) / fastest().as_nanos() as f64).round());
+    tenths.clamp(5.0, 80.0) / 10.0
 }
 
 impl CpuAnswers {
