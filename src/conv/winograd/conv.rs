@@ -14,8 +14,10 @@ use convoke_kernels::Real;
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
 use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView};
 use crate::conv::contract::{Io, Request};
+use crate::conv::macro_kernel::lanes;
 use crate::conv::store::Finish;
 use crate::element::Element;
+use crate::exec::Line;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
 use crate::{Axis, Geometry};
@@ -65,8 +67,10 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
 pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let geometry = request.geometry;
     let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
+    // Some CPUs write a line to memory several times if a store past the caches has a part of it.
+    let is_whole_line = lanes::<T::Acc>(request.isa()) * size_of::<T>() == size_of::<Line>();
     // Activations other than clamps read what was stored.
-    let is_left = is_large && Finish::new(request).is_clamp();
+    let is_left = is_large && is_whole_line && Finish::new(request).is_clamp();
     let stores = if is_left { PixelStores::RowsPastCache } else { PixelStores::Rows };
     Ok((WinogradView { stores, ..view(geometry)? }, 0, Box::new(WinogradConv)))
 }
