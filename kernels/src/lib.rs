@@ -9,7 +9,7 @@
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
 //! * without `accumulate`, a tile's old contents are not read: it may hold NaN;
 //! * NaN and infinities follow IEEE 754. No product with a zero is skipped, except products with
-//!   padding in kernels that are told that all weights are finite. Clamping lets NaN pass.
+//!   padding in kernels that ask for finite weights. Clamping lets NaN pass.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -125,7 +125,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,
-        work: products_work(request, (geometry.input_spatial(), positions)) + Item::Col2imElements.times(additions),
+        work: products_work(request, (geometry.input_spatial(), positions)) + Item::COL2IM_ELEMENTS.times(additions),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));

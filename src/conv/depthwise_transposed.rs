@@ -155,10 +155,10 @@ impl DepthwiseTransposedChunks {
     fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize) -> Work {
         // A step makes a pair of vectors of a row, with all their phases.
         let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
-        let step = Item::ArithmeticCycles.times((h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
-            + Item::StoredVectors.times(2.0 * h.stride as f64);
-        let channel = step * steps as f64 + Item::KernelCalls.times(self.count as f64);
-        channel * self.channels as f64 + Item::Tasks.times(1.0)
+        let step = Item::ARITHMETIC_CYCLES.times((h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
+            + Item::STORED_VECTORS.times(2.0 * h.stride as f64);
+        let channel = step * steps as f64 + Item::KERNEL_CALLS.times(self.count as f64);
+        channel * self.channels as f64 + Item::TASKS.times(1.0)
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T>
         packed_len: geometry.weight_len(),
         tasks: geometry.batch * geometry.out_channels,
         scratch: Ledger::default(),
-        work: Item::NaiveFmas.times(geometry.macs() as f64),
+        work: Item::NAIVE_FMAS.times(geometry.macs() as f64),
     };
     let build: Build<'a, T> = Box::new(move || {
         let axes = geometry.axes.iter().map(|axis| TapAxis::new(geometry.op, *axis)).collect();

@@ -82,7 +82,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,
-        work: products_work(request, (positions, columns.size())) + Item::Im2colElements.times(elements),
+        work: products_work(request, (positions, columns.size())) + Item::IM2COL_ELEMENTS.times(elements),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));

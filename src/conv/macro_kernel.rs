@@ -190,7 +190,7 @@ impl<T: Real> SpatialTiles<T> {
 
     /// The multiply-adds of `k` steps, over all rows and `vectors` vectors of columns.
     pub(crate) fn work(&self, machine: &Machine, vectors: usize, k: usize, vector_slots: f64) -> Work {
-        Item::ArithmeticCycles.times(self.cycles(machine, vectors, vector_slots) * k as f64)
+        Item::ARITHMETIC_CYCLES.times(self.cycles(machine, vectors, vector_slots) * k as f64)
     }
 
     /// The work of the same beside multiply-adds: calls for each block of K, and storing.
@@ -198,7 +198,7 @@ impl<T: Real> SpatialTiles<T> {
         // As f64: hostile sizes may exceed usize.
         let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
         let rows = self.panels.start(self.panels.count) as f64;
-        Item::KernelCalls.times(calls) + Item::StoredVectors.times(rows * vectors as f64)
+        Item::KERNEL_CALLS.times(calls) + Item::STORED_VECTORS.times(rows * vectors as f64)
     }
 
     /// The widest kernels of at most `vectors` vectors.
@@ -239,7 +239,7 @@ pub(crate) fn products_work<E: Element>(request: &Request<'_, E>, (positions, co
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = geometry.batch as f64 * positions.div_ceil(columns) as f64;
-    Item::BlasFmas.times(geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
+    Item::BLAS_FMAS.times(geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
 }
 
 /// The A of one call of the macro-kernel: some panels over one block of K.

@@ -24,7 +24,8 @@ impl Machine {
     /// build have.
     ///
     /// On x86-64, the CPU is asked once for its caches and its maker. With the feature `std`, its clock
-    /// is measured once, in less than a millisecond. What it does not say, such as rates, is that of [`emerald_rapids`](Self::emerald_rapids) for all CPUs of Intel, and that of
+    /// is measured once, in less than a millisecond. What it does not say, such as rates, is that of
+    /// [`emerald_rapids`](Self::emerald_rapids) for all CPUs of Intel, and that of
     /// [`zen5`](Self::zen5) for others and on other architectures.
     #[must_use]
     pub fn host() -> Self {
@@ -40,7 +41,7 @@ impl Machine {
     }
 }
 
-/// The clock, in tenths of a GHz: measured by operations of one cycle that wait for one another.
+/// The clock in GHz, rounded to tenths: measured by operations of one cycle that wait for one another.
 #[cfg(all(feature = "std", not(miri)))]
 fn clock_ghz() -> f64 {
     use core::hint::black_box;

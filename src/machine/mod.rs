@@ -1,8 +1,8 @@
 //! The machine that a plan is made for, as a plain value, and the environment variables that the
 //! crate reads.
 //!
-//! Only [`Machine::host`] asks the CPU ([`host`](mod@host)). Lowerings take every cache size,
-//! rate and price from the machine of their request. So a plan for a machine is the same wherever
+//! Only [`Machine::host`] asks the CPU ([`host`](mod@host)). Lowerings take every cache size
+//! and rate from the machine of their request. So a plan for a machine is the same wherever
 //! it is made.
 
 mod host;
@@ -38,7 +38,7 @@ pub const ENV_ISA: &str = "CONVOKE_ISA";
 /// name is unknown, [`Planner::plan`](crate::Planner::plan) fails. [`ENV_ISA`] overrides it.
 pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 
-/// The machine that a plan is made for: cache sizes and rates, by which the planner copy
+/// The machine that a plan is made for: cache sizes and rates, by which the planner picks
 /// algorithms and blocking.
 ///
 /// [`host`](Self::host) is the machine that the program runs on. The [named](Self::named)
@@ -167,6 +167,11 @@ impl Machine {
     /// for each cache line that it touches.
     pub(crate) fn crossing_slots(&self, bytes: usize, align: usize) -> f64 {
         1.0 + bytes.saturating_sub(align) as f64 / size_of::<Line>() as f64
+    }
+
+    /// The same for a vector of `lanes` values that begins anywhere.
+    pub(crate) fn unaligned_slots<A>(&self, lanes: usize) -> f64 {
+        self.crossing_slots(lanes * size_of::<A>(), size_of::<A>())
     }
 
     /// Estimated cycles of a vector of sums in a direct kernel, in a tile of `rows` rows: `taps`

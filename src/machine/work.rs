@@ -8,75 +8,18 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Mul};
 
 use super::Machine;
-use super::prices::*;
+use super::prices::{L2_SHARE, NOT_HIDDEN};
 
-/// Something that lowerings do and that has a price.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Item {
-    /// Cycles of arithmetic, counted by [`Machine::tile_cycles`] and similar estimates.
-    ArithmeticCycles,
-    /// Multiply-adds of registers in the materialised lowerings.
-    BlasFmas,
-    /// Multiply-adds of the naive loops.
-    NaiveFmas,
-    /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them; `gemm`,
-    /// `channel-gemm` and `transposed` count by chunks or blocks of images; the others count none or one.
-    Tasks,
-    /// Calls of micro-kernels.
-    KernelCalls,
-    /// Elements of rows that are copied: into padded planes, and into panels of B.
-    CopiedElements,
-    /// Elements that are moved one at a time.
-    ScatteredElements,
-    /// Elements of the im2col matrix, and of the col2im matrix, which are added into Y.
-    Im2colElements,
-    Col2imElements,
-    /// Vectors of sums that are stored, into Y or into scratch between two blocks of K.
-    StoredVectors,
-    /// Vectors of sums that are added to others in memory.
-    AccumulatedVectors,
-    /// Vectors of sums that are transposed, or interleaved with those of other phases, and stored into
-    /// Y.
-    TransposedVectors,
-    /// Vectors with channels along their lanes that are made from X.
-    GatheredVectors,
-    /// Calls of Winograd's transforms: for each channel of a block, and for each row of tiles and vector
-    /// of output channels.
-    TransformCalls,
-    /// Vectors of Winograd's transforms: on the way to the values of tiles, and back to pixels.
-    TransformedVectors,
-    TakenVectors,
-}
+/// Something that lowerings do and that has a price: its kind, and the cycles that one of it takes. The
+/// items are in [`prices`](super::prices).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item(pub(super) Kind, pub(super) f64);
 
 impl Item {
     /// The work of `count` of it.
     #[inline]
     pub(crate) fn times(self, count: f64) -> Work {
-        let (kind, price) = self.price();
-        Work::of(kind, count * price)
-    }
-
-    /// Its kind, and the cycles that one of it takes.
-    #[inline]
-    fn price(self) -> (Kind, f64) {
-        match self {
-            Self::ArithmeticCycles => (Kind::Arithmetic, 1.0),
-            Self::BlasFmas => (Kind::Arithmetic, BLAS_FMA_CYCLES),
-            Self::NaiveFmas => (Kind::Arithmetic, NAIVE_FMA_CYCLES),
-            Self::Tasks => (Kind::Calls, TASK_CYCLES),
-            Self::KernelCalls => (Kind::Calls, KERNEL_CALL_CYCLES),
-            Self::CopiedElements => (Kind::Copies, COPIED_CYCLES),
-            Self::ScatteredElements => (Kind::Copies, SCATTERED_CYCLES),
-            Self::Im2colElements => (Kind::Copies, MATRIX_CYCLES),
-            Self::Col2imElements => (Kind::Stores, MATRIX_CYCLES),
-            Self::StoredVectors => (Kind::Stores, STORE_CYCLES),
-            Self::AccumulatedVectors => (Kind::Stores, ACCUMULATE_CYCLES),
-            Self::TransposedVectors => (Kind::Stores, TRANSPOSED_CYCLES),
-            Self::GatheredVectors => (Kind::Copies, TRANSPOSED_CYCLES),
-            Self::TransformCalls => (Kind::Calls, TRANSFORM_CALL_CYCLES),
-            Self::TransformedVectors => (Kind::Copies, INPUT_TRANSFORM_CYCLES),
-            Self::TakenVectors => (Kind::Stores, OUTPUT_TRANSFORM_CYCLES),
-        }
+        Work::of(self.0, count * self.1)
     }
 }
 
@@ -206,8 +149,8 @@ mod tests {
     #[test]
     fn counts_are_priced_by_the_machine_and_add_up_by_kind() {
         let machine = Machine::zen5();
-        let call = KERNEL_CALL_CYCLES;
-        let work = Item::ArithmeticCycles.times(1e3) + Item::KernelCalls.times(3.0) * 2.0;
+        let call = Item::KERNEL_CALLS.1;
+        let work = Item::ARITHMETIC_CYCLES.times(1e3) + Item::KERNEL_CALLS.times(3.0) * 2.0;
         assert_eq!(work.cycles(), 1e3 + 6.0 * call);
         assert_eq!(machine.nanoseconds(&work), work.cycles() / machine.clock_ghz);
         assert_eq!(work.to_string(), "arithmetic 94 %, calls 6 %");

@@ -326,16 +326,16 @@ impl AccumulateBlocking {
         // As f64: products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
         let of_step = tiles.cycles(machine, weights.rows, false);
-        let multiplying = Item::ArithmeticCycles.times(of_step * product(&[weights.channels, weights.taps, runs]))
-            + Item::KernelCalls.times(product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
+        let multiplying = Item::ARITHMETIC_CYCLES.times(of_step * product(&[weights.channels, weights.taps, runs]))
+            + Item::KERNEL_CALLS.times(product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
         let kept = product(&[weights.taps, spatial, k_blocks]) * vectors;
         let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
         let outputs = geometry.output_spatial() as f64;
         let accumulated =
             (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
-        let storing = Item::StoredVectors.times(kept)
-            + Item::AccumulatedVectors.times(accumulated * vectors)
-            + Item::TransposedVectors.times(outputs * vectors);
+        let storing = Item::STORED_VECTORS.times(kept)
+            + Item::ACCUMULATED_VECTORS.times(accumulated * vectors)
+            + Item::TRANSPOSED_VECTORS.times(outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
         let fetching = machine.fetch_weights(
             product(&[weights.group_len(), value_bytes, image_blocks]),
@@ -343,8 +343,8 @@ impl AccumulateBlocking {
         );
         let packed = images * product(&[weights.channels, spatial, self.split.shares]);
         let of_group = machine.overlapped(multiplying * rows_of_pixels + storing * images, fetching)
-            + Item::CopiedElements.times(packed)
-            + Item::Tasks.times(product(&[image_blocks, self.split.shares]));
+            + Item::COPIED_ELEMENTS.times(packed)
+            + Item::TASKS.times(product(&[image_blocks, self.split.shares]));
         of_group * geometry.group as f64
     }
 }

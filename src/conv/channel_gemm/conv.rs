@@ -305,9 +305,9 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let copied = (weights.channels * chunks.channel_len()) as f64 * (chunks.count * split.shares) as f64;
         let kept = self.vectors() * weights.k_blocks().saturating_sub(1) as f64;
         let computing = self.computing()?
-            + Item::StoredVectors.times(kept)
-            + Item::CopiedElements.times(copied)
-            + Item::Tasks.times(chunks.count as f64);
+            + Item::STORED_VECTORS.times(kept)
+            + Item::COPIED_ELEMENTS.times(copied)
+            + Item::TASKS.times(chunks.count as f64);
         let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
         let fetching = machine.fetch_weights(bytes / geometry.group as f64 * chunks.count as f64, bytes);
         Ok(machine.overlapped(computing, fetching) * (split.images * split.groups) as f64)
@@ -332,8 +332,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         };
         let taps: f64 = self.outer().iter().enumerate().map(taps).product();
         let cycles = RowPiece::cycles(&rows, machine, weights.rows, height > 1.0 && !self.is_bare);
-        let mut work = Item::ArithmeticCycles.times(cycles * taps * weights.channels as f64)
-            + Item::TransposedVectors.times(self.vectors());
+        let mut work = Item::ARITHMETIC_CYCLES.times(cycles * taps * weights.channels as f64)
+            + Item::TRANSPOSED_VECTORS.times(self.vectors());
         if self.is_bare {
             // A call for each run of taps, which adds to the sums of the runs before.
             let whole = |piece: &RowPiece<T::Acc>| piece.taps.len() == self.last().kernel;
@@ -341,8 +341,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             let calls: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.count as f64).sum();
             let pixels: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.width as f64).sum();
             let vectors = pixels * weights.rows as f64 / weights.panels.lanes as f64;
-            work += Item::KernelCalls.times(calls * (weights.count() * weights.k_blocks()) as f64)
-                + Item::StoredVectors.times(vectors * weights.k_blocks() as f64);
+            work += Item::KERNEL_CALLS.times(calls * (weights.count() * weights.k_blocks()) as f64)
+                + Item::STORED_VECTORS.times(vectors * weights.k_blocks() as f64);
         }
         Ok(work)
     }
@@ -354,7 +354,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             false => axis.output as f64 + ((axis.kernel - 1) * axis.dilation) as f64,
         };
         let elements: f64 = self.geometry.axes.iter().map(elements).product();
-        Item::CopiedElements.times(elements * self.weights.channels as f64)
+        Item::COPIED_ELEMENTS.times(elements * self.weights.channels as f64)
     }
 }
 

@@ -113,11 +113,11 @@ impl ImagesBlocking {
         let (steps, k_blocks) = (weights.steps(), self.k.count());
         // Sums are written with the bias, kept between blocks of K, and read to be stored.
         let kept = (tiles.width * weights.vectors()) as f64 * (2 + k_blocks) as f64;
-        Item::ArithmeticCycles.times(tiles.cycles(machine, weights.rows, false) * steps as f64)
-            + Item::KernelCalls.times((tiles.count * weights.count() * k_blocks) as f64)
-            + Item::StoredVectors.times(kept)
-            + Item::ScatteredElements.times((tiles.width * steps * self.split.shares) as f64)
-            + Item::Tasks.times(self.split.shares as f64)
+        Item::ARITHMETIC_CYCLES.times(tiles.cycles(machine, weights.rows, false) * steps as f64)
+            + Item::KERNEL_CALLS.times((tiles.count * weights.count() * k_blocks) as f64)
+            + Item::STORED_VECTORS.times(kept)
+            + Item::SCATTERED_ELEMENTS.times((tiles.width * steps * self.split.shares) as f64)
+            + Item::TASKS.times(self.split.shares as f64)
     }
 }
 

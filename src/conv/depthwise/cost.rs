@@ -25,29 +25,29 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let factor = if is_grouped { prices::DIRECT_GROUPS } else { 1.0 };
         let sums = self.vector_work() * (self.vectors() * outputs as f64 * factor);
         let sources = match &plan.source {
-            DepthwiseSource::X { .. } => Item::StoredVectors.times(1.0),
+            DepthwiseSource::X { .. } => Item::STORED_VECTORS.times(1.0),
             DepthwiseSource::Planes { sizes, .. } => {
                 let copied = plan.taps.channels * sizes.channel_len;
                 let copies = match plan.taps.along {
                     Along::Channels => {
                         let positions = plan.taps.channels * geometry.input_spatial();
-                        Item::GatheredVectors.times(positions.next_multiple_of(lanes) as f64)
+                        Item::GATHERED_VECTORS.times(positions.next_multiple_of(lanes) as f64)
                     }
-                    Along::Rows => Item::CopiedElements.times(copied as f64),
+                    Along::Rows => Item::COPIED_ELEMENTS.times(copied as f64),
                 };
-                let unit = copies + Item::KernelCalls.times(if lanes > 1 { 6.0 } else { 2.0 });
+                let unit = copies + Item::KERNEL_CALLS.times(if lanes > 1 { 6.0 } else { 2.0 });
                 unit * plan.chunks as f64
             }
         };
-        (sums + sources) * (geometry.batch * geometry.group.div_ceil(lanes)) as f64 + Item::Tasks.times(1.0)
+        (sums + sources) * (geometry.batch * geometry.group.div_ceil(lanes)) as f64 + Item::TASKS.times(1.0)
     }
 
     /// A vector of sums.
     fn vector_work(&self) -> Work {
         let spread = if self.plan.taps.along == Along::Channels { 1.0 } else { 0.0 };
-        Item::ArithmeticCycles.times(self.cycles())
-            + Item::StoredVectors.times(1.0)
-            + Item::TransposedVectors.times(spread)
+        Item::ARITHMETIC_CYCLES.times(self.cycles())
+            + Item::STORED_VECTORS.times(1.0)
+            + Item::TRANSPOSED_VECTORS.times(spread)
     }
 
     /// Cycles of the multiply-adds and loads of a vector of sums.
@@ -60,7 +60,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let load_slots = match taps.along {
             // Vectors along channels begin at cache lines.
             Along::Channels => 1.0,
-            Along::Rows => machine.crossing_slots(self.plan.tiles[0].nr() * size_of::<A>(), size_of::<A>()),
+            Along::Rows => machine.unaligned_slots::<A>(self.plan.tiles[0].nr()),
         };
         let tile = machine.direct_tile_cycles(count, (loads * load_slots + count) / rows, rows);
         match self.plan.source {

@@ -162,9 +162,9 @@ impl<T: Element> GemmSearch<'_, T> {
         let kept = k_parts.saturating_sub(1) as f64 * (rows * vectors) as f64;
         let of_chunk = tiles.work(machine, vectors, steps, vector_slots)
             + tiles.finish_work(vectors, k_parts)
-            + Item::StoredVectors.times(kept)
+            + Item::STORED_VECTORS.times(kept)
             + copies * split.shares as f64
-            + Item::Tasks.times(1.0);
+            + Item::TASKS.times(1.0);
         of_chunk * (split.images * split.groups * split.columns) as f64
     }
 
@@ -215,7 +215,7 @@ impl<T: Element> GemmSearch<'_, T> {
     fn plane_copies(&self, sizes: &PlaneSizes) -> Work {
         let Request { geometry, .. } = *self.request;
         let elements = (geometry.in_channels_per_group() * sizes.channel_len) as f64;
-        Item::CopiedElements.times(elements)
+        Item::COPIED_ELEMENTS.times(elements)
     }
 
     /// Cuts for a source of rows of X: threads share out the columns, or the panels.
@@ -226,15 +226,20 @@ impl<T: Element> GemmSearch<'_, T> {
         if u32::try_from(block.saturating_mul(positions)).is_err() {
             return Err(alloc::format!("{block} rows of X, of {positions} positions each, exceed 32-bit offsets"));
         }
-        let tiles = |search: &Self| search.tiles(search.vectors(), search.row_slots());
-        let panels = tiles(self)?.panels.count();
-        let by_columns = self.of_columns(block, tiles(self)?);
-        let by_panels = (threads > 1 && threads <= panels).then(|| Ok(self.of_panels(block, tiles(self)?)));
-        Ok([by_columns].into_iter().chain(by_panels.transpose().map_err(|error: String| error)?).collect())
+        let tiles = || self.tiles(self.vectors(), self.row_slots());
+        let mut choices = alloc::vec![self.of_columns(block, tiles()?)];
+        if threads > 1 && threads <= choices[0].tiles.panels.count() {
+            choices.push(self.of_panels(block, tiles()?));
+        }
+        Ok(choices)
     }
 
-    /// Slots of a load port for a vector of a row of X. Rows follow one another without gaps.
+    /// Slots of a load port for a vector of a row of X. Rows follow one another without gaps. Those of
+    /// 16-bit types are packed.
     fn row_slots(&self) -> f64 {
+        if !T::DIRECT {
+            return 1.0;
+        }
         let row_bytes = self.request.geometry.input_spatial() * size_of::<T>();
         self.vector_slots(1 << row_bytes.trailing_zeros())
     }
@@ -285,7 +290,7 @@ impl<T: Element> GemmSearch<'_, T> {
         };
         // The last chunk counts as the part of a full one that it has.
         let part = self.vectors() as f64 / (vectors * columns) as f64;
-        let work = self.work(&blocking, &tiles, vector_slots, Item::CopiedElements.times(packed)) * part;
+        let work = self.work(&blocking, &tiles, vector_slots, Item::COPIED_ELEMENTS.times(packed)) * part;
         GemmChoice { blocking, tiles, work }
     }
 

@@ -134,7 +134,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         packed_len: geometry.weight_len(),
         tasks: blocks.tasks,
         scratch,
-        work: group_work * blocks.groups as f64 + Item::Tasks.times(1.0),
+        work: group_work * blocks.groups as f64 + Item::TASKS.times(1.0),
     };
     let build: Build<'a, T> = Box::new(move || {
         Box::new(Grouped {

@@ -127,7 +127,7 @@ impl<A: Real> GroupedTiles<A> {
             let mut work = Work::default();
             for run in (0..self.panels.count()).flat_map(|p| self.cover(self.panels.height(p), vectors)) {
                 let tiles = run.vectors.div_ceil(run.kernel.nrv());
-                work += tile_work(machine, run.kernel, steps) * tiles as f64 + Item::KernelCalls.times(1.0);
+                work += tile_work(machine, run.kernel, steps) * tiles as f64 + Item::KERNEL_CALLS.times(1.0);
             }
             work * count as f64
         };
@@ -136,8 +136,7 @@ impl<A: Real> GroupedTiles<A> {
 }
 
 fn tile_work<A: Real>(machine: &Machine, kernel: &GroupedKernel<A>, steps: usize) -> Work {
-    let load_slots = kernel.nrv() as f64 * machine.crossing_slots(kernel.lanes() * size_of::<A>(), size_of::<A>())
-        + kernel.mr() as f64;
+    let load_slots = kernel.nrv() as f64 * machine.unaligned_slots::<A>(kernel.lanes()) + kernel.mr() as f64;
     let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
-    Item::ArithmeticCycles.times(step * steps as f64) + Item::StoredVectors.times((kernel.mr() * kernel.nrv()) as f64)
+    Item::ARITHMETIC_CYCLES.times(step * steps as f64) + Item::STORED_VECTORS.times((kernel.mr() * kernel.nrv()) as f64)
 }

@@ -69,7 +69,7 @@ impl GroupedPlanes {
 
     /// The work to copy a group of `channels` channels.
     pub(super) fn work(&self, channels: usize) -> Work {
-        Item::CopiedElements.times((channels * self.pitch) as f64)
+        Item::COPIED_ELEMENTS.times((channels * self.pitch) as f64)
     }
 
     /// Copies rows `rows` of the channels of a group into their planes.

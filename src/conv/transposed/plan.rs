@@ -204,16 +204,16 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let outputs = self.products.rows as f64 * strides * self.vectors(sizes) as f64;
         let sums = if mode == PhaseMode::Summed {
             let taps = geometry.kernel_volume() as f64 / strides;
-            Item::ArithmeticCycles.times(outputs * taps / machine.fmas_per_cycle)
-                + Item::TransposedVectors.times(outputs)
+            Item::ARITHMETIC_CYCLES.times(outputs * taps / machine.fmas_per_cycle)
+                + Item::TRANSPOSED_VECTORS.times(outputs)
         } else {
             let tiles = products
-                + Item::TransposedVectors.times(outputs)
-                + Item::StoredVectors.times(outputs * (self.k_blocks - 1) as f64);
+                + Item::TRANSPOSED_VECTORS.times(outputs)
+                + Item::STORED_VECTORS.times(outputs * (self.k_blocks - 1) as f64);
             let bytes = geometry.weight_len() as f64 * size_of::<T::Acc>() as f64;
             machine.overlapped(tiles, machine.fetch_weights(bytes / geometry.group as f64, bytes))
         };
-        sums + Item::CopiedElements.times((channels * sizes.channel_len) as f64) + Item::Tasks.times(1.0)
+        sums + Item::COPIED_ELEMENTS.times((channels * sizes.channel_len) as f64) + Item::TASKS.times(1.0)
     }
 
     fn mode(&self, tiles: &PhaseTiles<T::Acc>) -> PhaseMode {

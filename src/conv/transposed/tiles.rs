@@ -145,7 +145,6 @@ impl<T: Real> PhaseTiles<T> {
 /// What a tile takes: the steps of K, and the call.
 fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize) -> Work {
     // Taps are shifts of one another's views.
-    let bytes = size_of::<T>();
-    let step = spatial_cycles(machine, kernel, machine.crossing_slots(kernel.lanes() * bytes, bytes));
-    Item::ArithmeticCycles.times(step * steps as f64) + Item::KernelCalls.times(1.0)
+    let step = spatial_cycles(machine, kernel, machine.unaligned_slots::<T>(kernel.lanes()));
+    Item::ARITHMETIC_CYCLES.times(step * steps as f64) + Item::KERNEL_CALLS.times(1.0)
 }

@@ -204,7 +204,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let pixels = (size.tiles() * outputs_down * outputs_along) as f64;
         // The pixels of a phase of a dilation are not neighbours, and are moved one by one.
         let scattered = if distance(&view.roles.along) == 1 { 0.0 } else { 1.0 };
-        let scatter = |elements: f64| Item::ScatteredElements.times(scattered * elements);
+        let scatter = |elements: f64| Item::SCATTERED_ELEMENTS.times(scattered * elements);
         let chunks_of_slice =
             self.slices_of_task().div_ceil(blocking.chunk.slices) as f64 / self.slices_of_task() as f64;
         let waiting = traffic.waiting(self, self.count, blocking.chunk) * (chunks_of_slice / self.count as f64);
@@ -218,7 +218,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let read = depth.input.min((depth.output - 1) * depth.stride + depth.kernel) as f64 / tasks;
         let (input, computed) = (self.input(size, padded) + traffic.writing(self), depth.output as f64 / tasks);
         BlockWork {
-            once: input * read + scatter(padded * view.channels as f64) * computed + Item::Tasks.times(1.0),
+            once: input * read + scatter(padded * view.channels as f64) * computed + Item::TASKS.times(1.0),
             of_panel: of_panel * computed,
         }
     }
@@ -231,9 +231,9 @@ impl<'a, T: Real> CostModel<'a, T> {
         let vectors = (size.images * size.image_input_tiles().div_ceil(lanes) * values) as f64;
         // Phases of a stride are deinterleaved before they are split.
         let phase_rows = if view.strides[1] == 1 { 0.0 } else { padded };
-        let of_channel = Item::TransformCalls.times(size.images as f64)
-            + Item::CopiedElements.times(phase_rows)
-            + Item::TransformedVectors.times((padded / lanes as f64 + vectors) * self.wide_transform());
+        let of_channel = Item::TRANSFORM_CALLS.times(size.images as f64)
+            + Item::COPIED_ELEMENTS.times(phase_rows)
+            + Item::INPUT_TRANSFORMS.times((padded / lanes as f64 + vectors) * self.wide_transform());
         of_channel * view.channels as f64
     }
 
@@ -247,8 +247,8 @@ impl<'a, T: Real> CostModel<'a, T> {
             PixelStores::Rows | PixelStores::RowsPastCache => 0,
         };
         let of_tile = kernel.values() as f64 * self.wide_transform() * ragged + interleaved as f64;
-        let of_vector = Item::TransformCalls.times((size.images * size.rows) as f64)
-            + Item::TakenVectors.times(size.tiles() as f64 * of_tile);
+        let of_vector = Item::TRANSFORM_CALLS.times((size.images * size.rows) as f64)
+            + Item::OUTPUT_TRANSFORMS.times(size.tiles() as f64 * of_tile);
         of_vector * (self.panels.padded(view.filters) as f64 / kernel.lanes() as f64)
     }
 
@@ -288,7 +288,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let (narrow, wider) = (width / calls, width % calls);
         let step =
             cycles(narrow) * (calls - wider) as f64 + if wider == 0 { 0.0 } else { cycles(narrow + 1) * wider as f64 };
-        Item::ArithmeticCycles.times(step * self.steps) + Item::KernelCalls.times(CALL_SHARE * calls as f64)
+        Item::ARITHMETIC_CYCLES.times(step * self.steps) + Item::KERNEL_CALLS.times(CALL_SHARE * calls as f64)
     }
 
     /// The work of fetching the filters of one panel for a slice of Y, of which there are
