@@ -144,7 +144,8 @@ impl<T: Real> PhaseTiles<T> {
 
 /// What a tile takes: the steps of K, and the call.
 fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: usize) -> Work {
-    // Taps are shifts of one another's views.
+    // Taps are shifts of one another's views. Where they are not, low tiles are no better either, because
+    // they store more often.
     let step = spatial_cycles(machine, kernel, machine.unaligned_slots::<T>(kernel.lanes()));
     Item::ARITHMETIC_CYCLES.times(step * steps as f64) + Item::KERNEL_CALLS.times(1.0)
 }
