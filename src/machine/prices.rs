@@ -40,7 +40,7 @@ impl Item {
     pub(crate) const ACCUMULATED_VECTORS: Self = Self(Kind::Stores, 2.0);
     /// Vectors of sums that are transposed, or interleaved with those of other phases, and stored in
     /// short rows.
-    pub(crate) const TRANSPOSED_VECTORS: Self = Self(Kind::Stores, 10.0);
+    pub(crate) const TRANSPOSED_VECTORS: Self = Self(Kind::Stores, 13.0);
     /// Vectors with channels along their lanes that are made from X.
     pub(crate) const GATHERED_VECTORS: Self = Self(Kind::Copies, Self::TRANSPOSED_VECTORS.1);
 
