@@ -252,6 +252,7 @@ const LEAST_COLUMNS: usize = 192;
 /// With at least so many channels in a block, the rows of the next channel are prefetched. The CPU's own
 /// prefetchers follow fewer channels.
 pub(crate) const PREFETCHED_CHANNELS: usize = 8;
+
 pub(crate) fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }

@@ -193,7 +193,7 @@ fn saved_of(layer: &Layer) -> Vec<u8> {
 }
 
 /// A layer of which most taps see only padding, so that the taps are packed twice.
-fn layer_with_dead_taps() -> Layer {
+fn layer_with_invisible_taps() -> Layer {
     layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5])
 }
 
@@ -277,7 +277,7 @@ fn mapped_weights_must_be_aligned() {
 
 #[test]
 fn weights_are_packed_into_memory_of_the_right_length_and_alignment() {
-    let layer = layer_with_dead_taps();
+    let layer = layer_with_invisible_taps();
     let plan = Planner::new().plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
     let operands = Operands::<f32>::uniform(plan.geometry(), 54);
     let bytes = plan.pack_into_bytes().unwrap();

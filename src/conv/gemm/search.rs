@@ -31,8 +31,8 @@ const PACK_PANELS_OFF_LINE: usize = 8;
 const CONFLICT_BYTES: usize = 1024;
 /// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
 const FEW_ROWS: usize = 8;
-/// The share of the time of a cut into more tasks that one into fewer must stay below. With more tasks, it
-/// matters less if a thread is late.
+/// A cut into fewer tasks is taken only where it takes less than this share of the time, because with more
+/// tasks it matters less if a thread is late.
 const WORTH_IT: f64 = 0.97;
 
 /// Steps of k in a block, at most, for rows of X: a panel of B of 32 columns of `f32` then just fills the L1

@@ -20,8 +20,8 @@ const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 28, 40, 64, 96, 1
 /// What a call for the products of a value takes, relative to calls of other algorithms: tiles and filters
 /// of each value are elsewhere.
 const CALL_SHARE: f64 = 1.5;
-/// The share of the time with fewer slices in a chunk that more slices must stay below: they take
-/// more scratch.
+/// Chunks have more slices only where that takes less than this share of the time, because more slices
+/// take more scratch.
 const WORTH_IT: f64 = 0.97;
 
 /// A blocking with what it takes.

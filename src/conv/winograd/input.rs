@@ -196,8 +196,8 @@ impl<T: Element> Winograd<T> {
         // The padded position of the block's first row and element in their phases.
         let [m_down, m_along] = self.blocking.scheme.outputs();
         let (y, x) = (task.place.row * m_down, task.place.column * m_along);
-        let rows = down_phase.live(y, planes.rows());
-        let elements = if stride == 1 { sub.along.live(x, planes.row_len()) } else { 0..planes.row_len() };
+        let rows = down_phase.inside(y, planes.rows());
+        let elements = if stride == 1 { sub.along.inside(x, planes.row_len()) } else { 0..planes.row_len() };
         let is_empty = rows.is_empty() || elements.is_empty();
         let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };
         let new = |[rows, elements]: [_; 2]| Border::new(self.blocking.scheme.kernel, planes, rows, elements);

@@ -166,7 +166,7 @@ impl WinogradPhase {
     }
 
     /// The positions that are not padding, among `len` padded ones from `begin` on.
-    pub(super) fn live(&self, begin: usize, len: usize) -> Range<usize> {
+    pub(super) fn inside(&self, begin: usize, len: usize) -> Range<usize> {
         let until = |position: usize| position.saturating_sub(self.place(begin)).div_ceil(self.step).min(len);
         let from = until(self.pad);
         from..until(self.pad + self.input).max(from)
