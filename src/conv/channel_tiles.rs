@@ -65,19 +65,17 @@ impl<'w, T: Real> PanelPrefetch<'w, T> {
 /// How many bytes of weights arrive beside multiply-adds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate {
-    fmas_per_cycle: f64,
-    bytes_per_cycle: usize,
+    bytes_per_fma: f64,
 }
 
 impl Rate {
     pub(crate) fn new(machine: &Machine) -> Self {
-        let bytes_per_cycle = machine.l3_bytes_per_cycle as usize;
-        Self { fmas_per_cycle: machine.fmas_per_cycle, bytes_per_cycle }
+        Self { bytes_per_fma: machine.l3_bytes_per_cycle / machine.fmas_per_cycle }
     }
 
     /// Bytes that arrive during one step of k.
     fn bytes_in_step<T: Real>(self, kernel: &ChannelKernel<T>) -> usize {
-        (kernel.fmas() as f64 / self.fmas_per_cycle) as usize * self.bytes_per_cycle
+        (kernel.fmas() as f64 * self.bytes_per_fma) as usize
     }
 }
 
