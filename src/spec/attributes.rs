@@ -247,7 +247,7 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// How X and Y lie in memory; channels first if not called.
+            /// How X and Y lie in memory; channels first if not called. Shapes stay in ONNX's order.
             #[must_use]
             pub fn layouts(mut self, x: Layout, y: Layout) -> Self {
                 self.attributes.layouts = [x, y];

@@ -553,7 +553,7 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
 #[test]
 fn unknown_names() {
     assert_error("winograd?".parse::<Algorithm>(), ErrorKind::Unavailable, &["winograd?", "naive", "im2col:gemm"]);
-    assert!("AVX-512".parse::<Isa>().unwrap_err().to_string().contains("portable, neon, avx2, avx512"));
+    assert!("AVX-512".parse::<Isa>().unwrap_err().to_string().contains(&Isa::ALL.map(|isa| isa.name()).join(", ")));
     for algorithm in Algorithm::all() {
         assert_eq!(algorithm.to_string().parse::<Algorithm>().unwrap(), algorithm);
     }
