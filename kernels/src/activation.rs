@@ -7,7 +7,6 @@ use crate::dest::Dest;
 /// stays NaN in all.
 ///
 /// `convoke::Activation` is turned into this type when a layer is planned.
-/// a layer is planned.
 ///
 /// Errors are counted in units of round-off of the result. A subnormal `1 / (1 + e^-x)` has an error
 /// of one unit in the last place instead, which [`Silu`](Self::Silu) multiplies by x.
