@@ -82,15 +82,15 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 add_tile::<V, MR, NRV>(&mut acc, args.tile);
             }
             let Some(store) = &args.store else {
-                store_tile::<V, MR, NRV>(&acc, args.tile);
+                store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
                 continue;
             };
             let store = &store.at_row(panel * MR);
             match store.places {
                 Places::Consecutive(offset) => match store.activation {
-                    None => store_plain::<V, MR, NRV>(&acc, store, offset),
+                    None => store_plain::<V, MR, NRV>(&acc, &store.epilogue, (store.y, store.ldy), offset),
                     Some(ActivationKernel { f, activation }) => {
-                        store_tile::<V, MR, NRV>(&acc, args.tile);
+                        store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
                         let (x, len) = (args.tile, NRV * V::LANES);
                         let (y, ld, residual) = (store.y.add(offset), store.ldy, store.epilogue.residual_from(offset));
                         f(&ActivateArgs { activation, rows: MR, len, x, x_row: len, residual, y, ld });
@@ -100,7 +100,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
                 Places::Pairs(_) => {}
                 Places::Mapped(columns) => {
-                    store_tile::<V, MR, NRV>(&acc, args.tile);
+                    store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
                     store_columns::<V>(args.tile, MR, NRV, store, columns);
                 }
             }
@@ -175,7 +175,7 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
             if args.accumulate {
                 add_tile::<V, PIXELS, NRV>(&mut acc[row], tile);
             }
-            store_tile::<V, PIXELS, NRV>(&acc[row], tile);
+            store_tile::<V, PIXELS, NRV>(&acc[row], tile, NRV * V::LANES);
         }
         if let Some(store) = &args.store {
             store_transposed::<V>(args.tile, ROWS * PIXELS, NRV, store);
@@ -249,7 +249,7 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
             if args.accumulate {
                 add_tile::<V, 1, NRV>(&mut acc[n], tile);
             }
-            store_tile::<V, 1, NRV>(&acc[n], tile);
+            store_tile::<V, 1, NRV>(&acc[n], tile, NRV * V::LANES);
         }
     }
 }
@@ -413,14 +413,20 @@ unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NR
     }
 }
 
+/// Stores sums as they are, in rows that are `ld` elements apart.
+///
 /// # Safety
-/// CPU: the ISA. Memory: `tile` is writable for `MR * NRV * LANES` elements.
+/// CPU: the ISA. Memory: `rows + i * ld` is writable for `NRV * LANES` elements, for each i below MR.
 #[inline(always)]
-unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], tile: *mut V::Elem) {
+pub(crate) unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &[[V; NRV]; MR],
+    rows: *mut V::Elem,
+    ld: usize,
+) {
     for i in 0..MR {
         for j in 0..NRV {
-            // SAFETY: the index ends at MR * NRV * LANES.
-            unsafe { acc[i][j].store(tile.add((i * NRV + j) * V::LANES)) };
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { acc[i][j].store(rows.add(i * ld + j * V::LANES)) };
         }
     }
 }
@@ -432,24 +438,23 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
 /// whole kernel. An ISA without spare pointers has no residual here.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`TileStore`] states. The columns are full, and consecutive from
-/// `offset` on.
+/// CPU: the ISA of `V`. Memory: `y`, and the residual unless it is null, have NRV * LANES elements from
+/// `i * ldy + offset` on, for each i below MR.
 #[inline(always)]
-unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
+pub(crate) unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     acc: &[[V; NRV]; MR],
-    store: &TileStore<V::Elem>,
+    &EpilogueArgs { lo, hi, residual, .. }: &EpilogueArgs<V::Elem>,
+    (y, ldy): (*mut V::Elem, usize),
     offset: usize,
 ) {
-    // SAFETY: TileStore promises that row i may be written, and the residual read, at i * ldy +
-    // offset for NRV * LANES elements.
+    // SAFETY: the caller's promise of ISA and memory.
     unsafe {
-        let EpilogueArgs { lo, hi, residual, .. } = store.epilogue;
-        let (lo, hi, y) = (V::splat(lo), V::splat(hi), store.y.add(offset));
+        let (lo, hi, y) = (V::splat(lo), V::splat(hi), y.add(offset));
         if const { V::SPARE_POINTERS } && !residual.is_null() {
             let residual = residual.add(offset);
             for i in 0..MR {
                 for j in 0..NRV {
-                    let at = i * store.ldy + j * V::LANES;
+                    let at = i * ldy + j * V::LANES;
                     acc[i][j].add(V::load(residual.add(at))).clamp(lo, hi).store(y.add(at));
                 }
             }
@@ -457,7 +462,7 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
         }
         for i in 0..MR {
             for j in 0..NRV {
-                acc[i][j].clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
+                acc[i][j].clamp(lo, hi).store(y.add(i * ldy + j * V::LANES));
             }
         }
     }

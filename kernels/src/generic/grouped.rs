@@ -9,11 +9,10 @@
 //! ends of the plane read rows outside of X, and load parts of vectors.
 
 use super::VectorEpilogue;
-use super::gemm::{Row, step};
+use super::gemm::{Row, step, store_plain, store_tile};
 use crate::Real;
 use crate::grouped::{FlatArgs, FlatTap, FlatTaps};
 use crate::simd::Simd;
-use crate::ukernel::EpilogueArgs;
 
 /// What tiles read of the table of taps, by value: by reference it would be read again for each tile,
 /// because a store might have changed it.
@@ -137,29 +136,14 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and that
     // the tile may be written.
     unsafe {
-        let EpilogueArgs { lo, hi, residual, .. } = args.epilogue;
-        if args.len - done >= NRV * V::LANES && residual.is_null() {
-            let y = args.y.add(done);
-            if args.epilogue.is_plain {
-                for i in 0..MR {
-                    for j in 0..NRV {
-                        acc[i][j].store(y.add(i * args.ldy + j * V::LANES));
-                    }
-                }
-            } else {
-                let (lo, hi) = (V::splat(lo), V::splat(hi));
-                for i in 0..MR {
-                    for j in 0..NRV {
-                        acc[i][j].clamp(lo, hi).store(y.add(i * args.ldy + j * V::LANES));
-                    }
-                }
-            }
+        let epilogue = &args.epilogue;
+        let is_direct = args.len - done >= NRV * V::LANES && epilogue.residual.is_null();
+        if is_direct && epilogue.is_plain {
+            store_tile::<V, MR, NRV>(acc, args.y.add(done), args.ldy);
+        } else if is_direct {
+            store_plain::<V, MR, NRV>(acc, epilogue, (args.y, args.ldy), done);
         } else {
-            for i in 0..MR {
-                for j in 0..NRV {
-                    acc[i][j].store(args.tile.add((i * NRV + j) * V::LANES));
-                }
-            }
+            store_tile::<V, MR, NRV>(acc, args.tile, NRV * V::LANES);
             store_rest::<V>(args, MR, NRV, done);
         }
     }
