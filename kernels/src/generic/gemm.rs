@@ -101,7 +101,11 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 Places::Pairs(_) => {}
                 Places::Mapped(columns) => {
                     store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
-                    store_columns::<V>(args.tile, MR, NRV, store, columns);
+                    let vector = |j| {
+                        let Column { offset, mask } = *columns.add(j);
+                        (offset, mask.count_ones() as usize, mask)
+                    };
+                    store_columns::<V>(args.tile, (MR, NRV), &store.epilogue, (store.y, store.ldy), vector);
                 }
             }
         }
@@ -497,32 +501,29 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The epilogue of a finished tile in general: residual and clamp. The sums have the bias. Garbage
-/// columns are dropped.
+/// The epilogue of a finished tile in general: residual and clamp. The sums have the bias. `vector` says
+/// for each vector of a row where it goes, how many elements of it do, and in which lanes they are.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as
-/// [`TileStore`] states for the `columns` of a map.
+/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements. For each row i and vector, `y`,
+/// and the residual unless it is null, have as many elements as `vector` says from `i * ldy` and its place on.
 #[inline(always)]
-unsafe fn store_columns<V: Simd>(
+pub(crate) unsafe fn store_columns<V: Simd>(
     tile: *const V::Elem,
-    mr: usize,
-    nrv: usize,
-    store: &TileStore<V::Elem>,
-    columns: *const Column,
+    (mr, nrv): (usize, usize),
+    epilogue: &EpilogueArgs<V::Elem>,
+    (y, ldy): (*mut V::Elem, usize),
+    vector: impl Fn(usize) -> (usize, usize, u32),
 ) {
-    // SAFETY: TileStore promises nrv entries of columns. Row i's column j may be written, and the
-    // residual read, at i * ldy + offset for as many elements as its mask has bits.
+    // SAFETY: the caller's promise of ISA and memory.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y, 0);
+        let finish = VectorEpilogue::<V>::new(epilogue, y, 0);
         for j in 0..nrv {
-            let column = *columns.add(j);
-            let n = column.mask.count_ones() as usize;
+            let (offset, n, mask) = vector(j);
             for i in 0..mr {
-                let at = i * store.ldy + column.offset;
                 let v = V::load(tile.add((i * nrv + j) * V::LANES));
-                let sums = if column.mask == V::ALL { v } else { v.compress(column.mask) };
-                finish.store_first(sums, at, n);
+                let sums = if mask == V::ALL { v } else { v.compress(mask) };
+                finish.store_first(sums, i * ldy + offset, n);
             }
         }
     }
