@@ -14,6 +14,22 @@ fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
     every
 }
 
+/// Transposes the 4x4 blocks within 128-bit lanes of rows `$g` to `$g + 3` of `f32`: lane l of row `$g + c`
+/// becomes column `4 * l + c` of these rows. `$low` and `$high` unpack two registers.
+macro_rules! transpose_blocks {
+    ($rows:ident: $($g:literal)+ by $low:ident $high:ident,
+        $low_pairs:ident $high_pairs:ident, $to:ident $from:ident) => {$(
+        let (a, b) = ($low($rows[$g].0, $rows[$g + 1].0), $high($rows[$g].0, $rows[$g + 1].0));
+        let (c, d) = ($low($rows[$g + 2].0, $rows[$g + 3].0), $high($rows[$g + 2].0, $rows[$g + 3].0));
+        let (a, b, c, d) = ($to(a), $to(b), $to(c), $to(d));
+        let columns = [$low_pairs(a, c), $high_pairs(a, c), $low_pairs(b, d), $high_pairs(b, d)];
+        for c in 0..4 {
+            $rows[$g + c] = Self($from(columns[c]));
+        }
+    )+};
+}
+use transpose_blocks;
+
 /// What the vectors of all ISAs of x86-64 have in common, by the operations of the module `$ops`.
 macro_rules! common {
     ($elem:ident by $ops:ident) => {

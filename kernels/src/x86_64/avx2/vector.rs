@@ -4,7 +4,7 @@
 use core::arch::x86_64::*;
 
 use crate::simd::{Simd, lanes_by_zeros, lanes_in_row};
-use crate::x86_64::{common, quarters};
+use crate::x86_64::{common, quarters, transpose_blocks};
 
 /// For each mask of eight words, the indices that move these words to the front. AVX2 has no
 /// instruction for it.
@@ -250,26 +250,12 @@ impl Simd for F32x8 {
     fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: a vector is the proof of the ISA.
         unsafe {
-            // Lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g to 4 * g + 3.
-            let mut t = *rows;
-            for i in 0..4 {
-                t[2 * i] = Self(_mm256_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
-                t[2 * i + 1] = Self(_mm256_unpackhi_ps(rows[2 * i].0, rows[2 * i + 1].0));
-            }
-            let mut u = [_mm256_setzero_ps(); 8];
-            for g in 0..2 {
-                let a = _mm256_castps_pd(t[4 * g].0);
-                let b = _mm256_castps_pd(t[4 * g + 1].0);
-                let c = _mm256_castps_pd(t[4 * g + 2].0);
-                let d = _mm256_castps_pd(t[4 * g + 3].0);
-                u[4 * g] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
-                u[4 * g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
-                u[4 * g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
-                u[4 * g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
-            }
+            transpose_blocks!(rows: 0 4 by _mm256_unpacklo_ps _mm256_unpackhi_ps,
+                _mm256_unpacklo_pd _mm256_unpackhi_pd, _mm256_castps_pd _mm256_castpd_ps);
             for c in 0..4 {
-                rows[c] = Self(_mm256_permute2f128_ps::<0x20>(u[c], u[4 + c]));
-                rows[4 + c] = Self(_mm256_permute2f128_ps::<0x31>(u[c], u[4 + c]));
+                let (upper, lower) = (rows[c].0, rows[4 + c].0);
+                rows[c] = Self(_mm256_permute2f128_ps::<0x20>(upper, lower));
+                rows[4 + c] = Self(_mm256_permute2f128_ps::<0x31>(upper, lower));
             }
         }
     }

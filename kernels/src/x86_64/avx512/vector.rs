@@ -3,7 +3,7 @@
 use core::arch::x86_64::*;
 
 use crate::simd::{Simd, mask_in_row};
-use crate::x86_64::{common, quarters};
+use crate::x86_64::{common, quarters, transpose_blocks};
 
 /// A mask of the first `n` lanes.
 #[inline(always)]
@@ -247,30 +247,14 @@ impl Simd for F32x16 {
     fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: a vector is the proof of the ISA.
         unsafe {
-            // First, 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 *
-            // l + c of rows 4 * g to 4 * g + 3.
-            let mut t = *rows;
-            for i in 0..8 {
-                t[2 * i] = Self(_mm512_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
-                t[2 * i + 1] = Self(_mm512_unpackhi_ps(rows[2 * i].0, rows[2 * i + 1].0));
-            }
-            let mut u = *rows;
-            for g in 0..4 {
-                let a = _mm512_castps_pd(t[4 * g].0);
-                let b = _mm512_castps_pd(t[4 * g + 1].0);
-                let c = _mm512_castps_pd(t[4 * g + 2].0);
-                let d = _mm512_castps_pd(t[4 * g + 3].0);
-                u[4 * g] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(a, c)));
-                u[4 * g + 1] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(a, c)));
-                u[4 * g + 2] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(b, d)));
-                u[4 * g + 3] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
-            }
+            transpose_blocks!(rows: 0 4 8 12 by _mm512_unpacklo_ps _mm512_unpackhi_ps,
+                _mm512_unpacklo_pd _mm512_unpackhi_pd, _mm512_castps_pd _mm512_castpd_ps);
             // Then, for each column c of the blocks, the 4x4 matrix of 128-bit lanes.
             for c in 0..4 {
-                let even01 = _mm512_shuffle_f32x4::<0x88>(u[c].0, u[4 + c].0);
-                let even23 = _mm512_shuffle_f32x4::<0x88>(u[8 + c].0, u[12 + c].0);
-                let odd01 = _mm512_shuffle_f32x4::<0xdd>(u[c].0, u[4 + c].0);
-                let odd23 = _mm512_shuffle_f32x4::<0xdd>(u[8 + c].0, u[12 + c].0);
+                let even01 = _mm512_shuffle_f32x4::<0x88>(rows[c].0, rows[4 + c].0);
+                let even23 = _mm512_shuffle_f32x4::<0x88>(rows[8 + c].0, rows[12 + c].0);
+                let odd01 = _mm512_shuffle_f32x4::<0xdd>(rows[c].0, rows[4 + c].0);
+                let odd23 = _mm512_shuffle_f32x4::<0xdd>(rows[8 + c].0, rows[12 + c].0);
                 rows[c] = Self(_mm512_shuffle_f32x4::<0x88>(even01, even23));
                 rows[4 + c] = Self(_mm512_shuffle_f32x4::<0x88>(odd01, odd23));
                 rows[8 + c] = Self(_mm512_shuffle_f32x4::<0xdd>(even01, even23));
