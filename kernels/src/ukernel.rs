@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::activation::ActivationKernel;
-use crate::dest::{Dest, end};
+use crate::dest::Dest;
 use crate::isa::Code;
 use crate::simd::Simd;
 use crate::{Isa, Real};
@@ -69,14 +69,14 @@ impl RowOffsets {
 /// A range of rows of a [`RowOffsets`].
 #[derive(Debug, Clone, Copy)]
 pub struct RowOffsetsRef<'a> {
-    pub(crate) offsets: &'a [u32],
+    offsets: &'a [u32],
     /// An upper bound of all offsets.
-    pub(crate) max: usize,
+    max: usize,
     /// Elements from one row of pixels to the next, for kernels of two rows of pixels.
     pitch: usize,
 }
 
-impl RowOffsetsRef<'_> {
+impl<'a> RowOffsetsRef<'a> {
     /// The rows `range` of this range.
     ///
     /// # Panics
@@ -94,6 +94,16 @@ impl RowOffsetsRef<'_> {
     #[must_use]
     pub fn with_pitch(self, pitch: usize) -> Self {
         Self { pitch, ..self }
+    }
+
+    /// An upper bound of all offsets.
+    #[inline]
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    pub(crate) fn offsets(&self) -> &'a [u32] {
+        self.offsets
     }
 
     /// Number of rows.
@@ -263,6 +273,10 @@ impl StoreMap {
         assert!((1..=u32::BITS as usize).contains(&lanes), "no lanes, or more than a mask has bits");
     }
 
+    fn plain_until(&self, first: usize) -> usize {
+        self.plain_until[first] as usize
+    }
+
     /// The entries, one for each vector.
     #[must_use]
     pub fn columns(&self) -> &[Column] {
@@ -310,6 +324,10 @@ impl<'a, T> Residual<'a, T> {
     /// Whether a kernel can read `len` elements, or there is no residual.
     pub(crate) fn reaches(&self, len: usize) -> bool {
         self.is_none() || len <= self.len
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const T {
+        self.first
     }
 
     /// The residual of a destination that begins `offset` elements later.
@@ -366,9 +384,14 @@ impl<T: Real> Epilogue<'_, T> {
         assert!(end <= y.len(), "the destination is too short");
         assert!(self.bias.len() >= biases, "too few biases");
         assert!(self.residual.reaches(end), "the residual is too short");
+        self.args()
+    }
+
+    #[inline]
+    fn args(&self) -> EpilogueArgs<T> {
         let Self { bias, residual, lo, hi } = *self;
         let is_plain = lo == T::NEG_INFINITY && hi == T::INFINITY;
-        EpilogueArgs { bias: bias.as_ptr(), residual: residual.first, lo, hi, is_plain }
+        EpilogueArgs { bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi, is_plain }
     }
 }
 
@@ -509,20 +532,14 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// The getters that every kernel has. `$name` documents the name.
-macro_rules! common_getters {
+/// The getters of name and ISA, which every kernel has. `$name` documents the name.
+macro_rules! name_and_isa {
     ($kernel:ident, $name:literal) => {
         impl<T: crate::Real> $kernel<T> {
             #[doc = $name]
             #[must_use]
             pub fn name(&self) -> &'static str {
                 self.name
-            }
-
-            /// Elements of a vector.
-            #[must_use]
-            pub fn lanes(&self) -> usize {
-                self.lanes
             }
 
             /// The ISA that it needs.
@@ -539,7 +556,7 @@ macro_rules! common_getters {
         }
     };
 }
-pub(crate) use common_getters;
+pub(crate) use name_and_isa;
 
 /// The descriptor of a kernel for tiles of MR x NR. `$rows` and `$vectors` say what MR and NR count.
 macro_rules! tile_kernel {
@@ -587,6 +604,12 @@ macro_rules! tile_kernel {
                 self.nrv
             }
 
+            /// Elements of a vector.
+            #[must_use]
+            pub fn lanes(&self) -> usize {
+                self.lanes
+            }
+
             /// Rows of the MR scalars: 1, or 2 with half of them each,
             /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
             #[must_use]
@@ -608,7 +631,7 @@ macro_rules! tile_kernel {
             }
         }
 
-        $crate::ukernel::common_getters!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+        $crate::ukernel::name_and_isa!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
     };
 }
 pub(crate) use tile_kernel;
@@ -705,11 +728,12 @@ impl<T: Real> SpatialKernel<T> {
         assert!(panels == 1 || !accumulate, "panels share the tile");
         let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);
+        let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
         let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
-        let is_plain = adds_residual && first + self.nrv <= map.plain_until[first] as usize;
+        let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let mut epilogue = epilogue.checked(y, end(rows, ldy, map.end), rows);
+        let mut epilogue = epilogue.checked(y, end, rows);
         if activation.is_some() {
             (epilogue.lo, epilogue.hi) = (T::NEG_INFINITY, T::INFINITY);
         }
@@ -752,7 +776,7 @@ impl<T: Real> SpatialKernel<T> {
         assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
         let places = &places[..self.nrv];
         let last = places.iter().copied().max().unwrap_or(0);
-        let end = end(pairs, ldy, last.saturating_add(2 * self.lanes));
+        let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
         assert!(epilogue.residual.is_none(), "no residual");
         let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
         let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
@@ -848,8 +872,8 @@ impl<T: Real> ChannelKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        let epilogue = epilogue.checked(y, end(channels, ldy, self.mr), channels);
-        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue };
+        let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
         self.call(1, x, koff, w, prefetch, tile, accumulate, Some(store));
     }
 

@@ -12,10 +12,9 @@ use core::ops::Range;
 
 use self::points::{Points, has_single, pairs};
 
-use crate::dest::end;
 use crate::isa::Code;
 use crate::simd::mask_in_row;
-use crate::ukernel::{EpilogueArgs, common_getters};
+use crate::ukernel::{EpilogueArgs, name_and_isa};
 use crate::{Dest, Epilogue, Real};
 
 /// Values of a tile along an axis, at most: those of F(6, 3) and F(4, 5).
@@ -223,8 +222,14 @@ impl Planes {
     /// Elements of all planes, with room for whole vectors behind the last tile. Blocks of at most as
     /// many rows and columns of tiles need no more.
     #[must_use]
-    pub fn scratch_len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.free_room.1
+    }
+
+    /// Whether there is nothing in them.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Whether the planes are for a kernel with these tiles, these vectors, and the same way to
@@ -466,7 +471,7 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
 /// Raw arguments of a split, and of the computation of free rows.
 ///
 /// Memory: `x + i * row_stride + e` is readable for each i below the number of the border's rows
-/// and each e below that of its elements. `planes` is writable for `Planes::scratch_len()` elements of
+/// and each e below that of its elements. `planes` is writable for `Planes::len()` elements of
 /// the border's shape. That covers a vector behind every place, and behind all of that the rows
 /// at `free`, in whole vectors. The border belongs to this kernel. Its shape is straight only as
 /// part of [`StraightArgs`].
@@ -562,7 +567,7 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) code: Code<WinogradCode<T>>,
 }
 
-common_getters!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
+name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
@@ -627,6 +632,12 @@ impl<T: Real> WinogradKernel<T> {
         self.down.values * self.along.values
     }
 
+    /// Elements of a vector.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
     /// Transforms the tiles of one channel from its rows: value xi of tile t goes to
     /// `v[xi * v_plane + t]`, with values row by row. Padding is zero, and the inputs of
     /// [spare](Spare) outputs are computed. The call clobbers the `planes`, and elements up to a
@@ -638,11 +649,12 @@ impl<T: Real> WinogradKernel<T> {
         let TileSource { x, row_stride, next } = *source;
         let Border { rows, elements, shape, .. } = border;
         assert!(shape.is_of(self), "the border of another kernel");
-        assert!(planes.len() >= shape.scratch_len(), "the planes are too short");
-        let read = end(rows.len(), row_stride, elements.len());
-        assert!(read <= x.len() || rows.is_empty(), "the rows end beyond their slice");
-        let written = end(self.values(), v_plane, shape.tiles + self.lanes - 1);
-        assert!(written <= v.len(), "transformed tiles end beyond their slice");
+        assert!(planes.len() >= shape.len(), "the planes are too short");
+        let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
+        assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
+        let end = shape.tiles + self.lanes - 1;
+        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(end));
+        assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
         let free_stride = elements.len().next_multiple_of(self.lanes);
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
         let free = planes.wrapping_add(shape.free_room.0);
@@ -688,15 +700,18 @@ impl<T: Real> WinogradKernel<T> {
         if tiles == 0 || channels == 0 || width == 0 || height == 0 {
             return true;
         }
-        let read = end(tiles, tile_step, end(self.values(), plane, self.lanes));
-        assert!(read <= values.len(), "products end beyond their slice");
+        let last = |steps: [(usize, usize); 2]| {
+            steps.iter().try_fold(0_usize, |at, (n, step)| at.checked_add((n - 1).checked_mul(*step)?))
+        };
+        let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
+        assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
         assert!(channels <= self.lanes, "more channels than a vector has lanes");
         // It also bounds the tiles, so that the products below do not overflow.
         assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
-        let written = end(channels, channel_step, end(height, row_step, width));
-        let epilogue = epilogue.checked(y, written, channels);
+        let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
+        let epilogue = epilogue.checked(y, end.unwrap_or(usize::MAX), channels);
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)

@@ -11,6 +11,11 @@
 //!   input elements at `x + koff[k] + i`. [`two_rows`] has broadcasts of a second row of pixels,
 //!   too.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
+)]
+
 use super::VectorEpilogue;
 use crate::Real;
 use crate::activation::{ActivateArgs, ActivationKernel};
@@ -82,15 +87,15 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 add_tile::<V, MR, NRV>(&mut acc, args.tile);
             }
             let Some(store) = &args.store else {
-                store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
+                store_tile::<V, MR, NRV>(&acc, args.tile);
                 continue;
             };
             let store = &store.at_row(panel * MR);
             match store.places {
                 Places::Consecutive(offset) => match store.activation {
-                    None => store_plain::<V, MR, NRV>(&acc, &store.epilogue, (store.y, store.ldy), offset),
+                    None => store_plain::<V, MR, NRV>(&acc, store, offset),
                     Some(ActivationKernel { f, activation }) => {
-                        store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
+                        store_tile::<V, MR, NRV>(&acc, args.tile);
                         let (x, len) = (args.tile, NRV * V::LANES);
                         let (y, ld, residual) = (store.y.add(offset), store.ldy, store.epilogue.residual_from(offset));
                         f(&ActivateArgs { activation, rows: MR, len, x, x_row: len, residual, y, ld });
@@ -100,12 +105,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
                 Places::Pairs(_) => {}
                 Places::Mapped(columns) => {
-                    store_tile::<V, MR, NRV>(&acc, args.tile, NRV * V::LANES);
-                    let vector = |j| {
-                        let Column { offset, mask } = *columns.add(j);
-                        (offset, mask.count_ones() as usize, mask)
-                    };
-                    store_columns::<V>(args.tile, (MR, NRV), &store.epilogue, (store.y, store.ldy), vector);
+                    store_tile::<V, MR, NRV>(&acc, args.tile);
+                    store_columns::<V>(args.tile, MR, NRV, store, columns);
                 }
             }
         }
@@ -179,7 +180,7 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
             if args.accumulate {
                 add_tile::<V, PIXELS, NRV>(&mut acc[row], tile);
             }
-            store_tile::<V, PIXELS, NRV>(&acc[row], tile, NRV * V::LANES);
+            store_tile::<V, PIXELS, NRV>(&acc[row], tile);
         }
         if let Some(store) = &args.store {
             store_transposed::<V>(args.tile, ROWS * PIXELS, NRV, store);
@@ -253,7 +254,7 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
             if args.accumulate {
                 add_tile::<V, 1, NRV>(&mut acc[n], tile);
             }
-            store_tile::<V, 1, NRV>(&acc[n], tile, NRV * V::LANES);
+            store_tile::<V, 1, NRV>(&acc[n], tile);
         }
     }
 }
@@ -417,20 +418,14 @@ unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NR
     }
 }
 
-/// Stores sums as they are, in rows that are `ld` elements apart.
-///
 /// # Safety
-/// CPU: the ISA. Memory: `rows + i * ld` is writable for `NRV * LANES` elements, for each i below MR.
+/// CPU: the ISA. Memory: `tile` is writable for `MR * NRV * LANES` elements.
 #[inline(always)]
-pub(crate) unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(
-    acc: &[[V; NRV]; MR],
-    rows: *mut V::Elem,
-    ld: usize,
-) {
+unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], tile: *mut V::Elem) {
     for i in 0..MR {
         for j in 0..NRV {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { acc[i][j].store(rows.add(i * ld + j * V::LANES)) };
+            // SAFETY: the index ends at MR * NRV * LANES.
+            unsafe { acc[i][j].store(tile.add((i * NRV + j) * V::LANES)) };
         }
     }
 }
@@ -442,23 +437,24 @@ pub(crate) unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(
 /// whole kernel. An ISA without spare pointers has no residual here.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `y`, and the residual unless it is null, have NRV * LANES elements from
-/// `i * ldy + offset` on, for each i below MR.
+/// CPU: the ISA of `V`. Memory: as [`TileStore`] states. The columns are full, and consecutive from
+/// `offset` on.
 #[inline(always)]
-pub(crate) unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
+unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     acc: &[[V; NRV]; MR],
-    &EpilogueArgs { lo, hi, residual, .. }: &EpilogueArgs<V::Elem>,
-    (y, ldy): (*mut V::Elem, usize),
+    store: &TileStore<V::Elem>,
     offset: usize,
 ) {
-    // SAFETY: the caller's promise of ISA and memory.
+    // SAFETY: TileStore promises that row i may be written, and the residual read, at i * ldy +
+    // offset for NRV * LANES elements.
     unsafe {
-        let (lo, hi, y) = (V::splat(lo), V::splat(hi), y.add(offset));
+        let EpilogueArgs { lo, hi, residual, .. } = store.epilogue;
+        let (lo, hi, y) = (V::splat(lo), V::splat(hi), store.y.add(offset));
         if const { V::SPARE_POINTERS } && !residual.is_null() {
             let residual = residual.add(offset);
             for i in 0..MR {
                 for j in 0..NRV {
-                    let at = i * ldy + j * V::LANES;
+                    let at = i * store.ldy + j * V::LANES;
                     acc[i][j].add(V::load(residual.add(at))).clamp(lo, hi).store(y.add(at));
                 }
             }
@@ -466,7 +462,7 @@ pub(crate) unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
         }
         for i in 0..MR {
             for j in 0..NRV {
-                acc[i][j].clamp(lo, hi).store(y.add(i * ldy + j * V::LANES));
+                acc[i][j].clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
             }
         }
     }
@@ -501,29 +497,32 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The epilogue of a finished tile in general: residual and clamp. The sums have the bias. `vector` says
-/// for each vector of a row where it goes, how many elements of it do, and in which lanes they are.
+/// The epilogue of a finished tile in general: residual and clamp. The sums have the bias. Garbage
+/// columns are dropped.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements. For each row i and vector, `y`,
-/// and the residual unless it is null, have as many elements as `vector` says from `i * ldy` and its place on.
+/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as
+/// [`TileStore`] states for the `columns` of a map.
 #[inline(always)]
-pub(crate) unsafe fn store_columns<V: Simd>(
+unsafe fn store_columns<V: Simd>(
     tile: *const V::Elem,
-    (mr, nrv): (usize, usize),
-    epilogue: &EpilogueArgs<V::Elem>,
-    (y, ldy): (*mut V::Elem, usize),
-    vector: impl Fn(usize) -> (usize, usize, u32),
+    mr: usize,
+    nrv: usize,
+    store: &TileStore<V::Elem>,
+    columns: *const Column,
 ) {
-    // SAFETY: the caller's promise of ISA and memory.
+    // SAFETY: TileStore promises nrv entries of columns. Row i's column j may be written, and the
+    // residual read, at i * ldy + offset for as many elements as its mask has bits.
     unsafe {
-        let finish = VectorEpilogue::<V>::new(epilogue, y, 0);
+        let finish = VectorEpilogue::<V>::new(&store.epilogue, store.y, 0);
         for j in 0..nrv {
-            let (offset, n, mask) = vector(j);
+            let column = *columns.add(j);
+            let n = column.mask.count_ones() as usize;
             for i in 0..mr {
+                let at = i * store.ldy + column.offset;
                 let v = V::load(tile.add((i * nrv + j) * V::LANES));
-                let sums = if mask == V::ALL { v } else { v.compress(mask) };
-                finish.store_first(sums, i * ldy + offset, n);
+                let sums = if column.mask == V::ALL { v } else { v.compress(column.mask) };
+                finish.store_first(sums, at, n);
             }
         }
     }

@@ -8,10 +8,17 @@
 //! should be. These lanes are the same for a whole column of taps, and are zeroed. Only tiles near the
 //! ends of the plane read rows outside of X, and load parts of vectors.
 
-use super::gemm::{Row, step, store_columns, store_plain, store_tile};
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
+)]
+
+use super::VectorEpilogue;
+use super::gemm::{Row, step};
 use crate::Real;
 use crate::grouped::{FlatArgs, FlatTap, FlatTaps};
 use crate::simd::Simd;
+use crate::ukernel::EpilogueArgs;
 
 /// What tiles read of the table of taps, by value: by reference it would be read again for each tile,
 /// because a store might have changed it.
@@ -135,20 +142,30 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and that
     // the tile may be written.
     unsafe {
-        let epilogue = &args.epilogue;
-        let is_direct = args.len - done >= NRV * V::LANES && epilogue.residual.is_null();
-        if is_direct && epilogue.is_plain {
-            store_tile::<V, MR, NRV>(acc, args.y.add(done), args.ldy);
-        } else if is_direct {
-            store_plain::<V, MR, NRV>(acc, epilogue, (args.y, args.ldy), done);
+        let EpilogueArgs { lo, hi, residual, .. } = args.epilogue;
+        if args.len - done >= NRV * V::LANES && residual.is_null() {
+            let y = args.y.add(done);
+            if args.epilogue.is_plain {
+                for i in 0..MR {
+                    for j in 0..NRV {
+                        acc[i][j].store(y.add(i * args.ldy + j * V::LANES));
+                    }
+                }
+            } else {
+                let (lo, hi) = (V::splat(lo), V::splat(hi));
+                for i in 0..MR {
+                    for j in 0..NRV {
+                        acc[i][j].clamp(lo, hi).store(y.add(i * args.ldy + j * V::LANES));
+                    }
+                }
+            }
         } else {
-            store_tile::<V, MR, NRV>(acc, args.tile, NRV * V::LANES);
-            // From memory: loops with branches over the accumulators would keep them in memory all the time.
-            let vector = |j: usize| {
-                let first = (done + j * V::LANES).min(args.len);
-                (first, (args.len - first).min(V::LANES), V::ALL)
-            };
-            store_columns::<V>(args.tile, (MR, NRV), epilogue, (args.y, args.ldy), vector);
+            for i in 0..MR {
+                for j in 0..NRV {
+                    acc[i][j].store(args.tile.add((i * NRV + j) * V::LANES));
+                }
+            }
+            store_rest::<V>(args, MR, NRV, done);
         }
     }
 }
@@ -181,5 +198,31 @@ impl<V: Simd> Row<V> for MaskedVectors<V::Elem> {
         // SAFETY: the caller's promise of memory and ISA. The masks only have lanes that lie in
         // the plane.
         unsafe { V::load_mask(self.0.wrapping_add(j * V::LANES), *self.1.add(j)) }
+    }
+}
+
+/// The epilogue of a tile that has a residual, or reaches beyond the last position. It reads the
+/// sums from memory: loops with branches over the accumulators would keep them in memory all the
+/// time.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states; the tile has been written.
+#[inline(always)]
+unsafe fn store_rest<V: Simd>(args: &FlatArgs<'_, V::Elem>, mr: usize, nrv: usize, done: usize) {
+    // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
+    // `len` elements; n of them are left at vector j.
+    unsafe {
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, 0);
+        for i in 0..mr {
+            for j in 0..nrv {
+                let first = done + j * V::LANES;
+                let n = args.len.saturating_sub(first).min(V::LANES);
+                if n == 0 {
+                    break;
+                }
+                let sums = V::load(args.tile.add((i * nrv + j) * V::LANES));
+                finish.store_first(sums, i * args.ldy + first, n);
+            }
+        }
     }
 }

@@ -1,12 +1,6 @@
 //! The kernels, written once over [`Simd`](crate::simd::Simd), and the macros by which an ISA lists its
 //! instances.
 
-#![expect(
-    clippy::needless_range_loop,
-    clippy::manual_memcpy,
-    reason = "loops over indices unroll before arrays are split into registers; loops over iterators do not, and spill them"
-)]
-
 pub(crate) mod activation;
 pub(crate) mod depthwise;
 pub(crate) mod depthwise_transposed;
@@ -110,7 +104,7 @@ macro_rules! kernels {
         use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
         use crate::isa::Code;
         use crate::simd::Simd;
-        use crate::catalogue::Kernels;
+        use crate::table::Kernels;
 
         const LANES: usize = $vector::LANES;
 

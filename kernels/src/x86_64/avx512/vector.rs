@@ -3,7 +3,7 @@
 use core::arch::x86_64::*;
 
 use crate::simd::{Simd, mask_in_row};
-use crate::x86_64::{common, quarters, transpose_blocks};
+use crate::x86_64::{common, quarters};
 
 /// A mask of the first `n` lanes.
 #[inline(always)]
@@ -73,12 +73,12 @@ mod ps {
     pub(super) use core::arch::x86_64::{
         __mmask16 as Mask, _mm512_add_epi32 as add_index, _mm512_add_ps as add, _mm512_alignr_epi32 as alignr,
         _mm512_castps_si512 as to_bits, _mm512_castsi512_ps as from_bits, _mm512_cmp_ps_mask as cmp,
-        _mm512_div_ps as div, _mm512_fmadd_ps as fmadd, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as load,
+        _mm512_div_ps as div, _mm512_fmadd_ps as fmadd, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as loadu,
         _mm512_mask_blend_ps as blend, _mm512_mask_loadu_ps as mask_loadu, _mm512_mask_storeu_ps as mask_storeu,
         _mm512_mask3_fmadd_ps as mask_fmadd, _mm512_maskz_compress_ps as compress,
         _mm512_maskz_loadu_ps as maskz_loadu, _mm512_maskz_permutex2var_ps as maskz_permute, _mm512_max_ps as max,
         _mm512_min_ps as min, _mm512_mul_ps as mul, _mm512_permutex2var_ps as permute, _mm512_set1_epi32 as set1_index,
-        _mm512_set1_ps as splat, _mm512_setzero_ps as zero, _mm512_slli_epi32 as shift_left, _mm512_storeu_ps as store,
+        _mm512_set1_ps as set1, _mm512_setzero_ps as zero, _mm512_slli_epi32 as shift_left, _mm512_storeu_ps as storeu,
         _mm512_stream_ps as stream, _mm512_sub_ps as sub,
     };
 
@@ -90,12 +90,12 @@ mod pd {
     pub(super) use core::arch::x86_64::{
         __mmask8 as Mask, _mm512_add_epi64 as add_index, _mm512_add_pd as add, _mm512_alignr_epi64 as alignr,
         _mm512_castpd_si512 as to_bits, _mm512_castsi512_pd as from_bits, _mm512_cmp_pd_mask as cmp,
-        _mm512_div_pd as div, _mm512_fmadd_pd as fmadd, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as load,
+        _mm512_div_pd as div, _mm512_fmadd_pd as fmadd, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as loadu,
         _mm512_mask_blend_pd as blend, _mm512_mask_loadu_pd as mask_loadu, _mm512_mask_storeu_pd as mask_storeu,
         _mm512_mask3_fmadd_pd as mask_fmadd, _mm512_maskz_compress_pd as compress,
         _mm512_maskz_loadu_pd as maskz_loadu, _mm512_maskz_permutex2var_pd as maskz_permute, _mm512_max_pd as max,
         _mm512_min_pd as min, _mm512_mul_pd as mul, _mm512_permutex2var_pd as permute, _mm512_set1_epi64 as set1_index,
-        _mm512_set1_pd as splat, _mm512_setzero_pd as zero, _mm512_slli_epi64 as shift_left, _mm512_storeu_pd as store,
+        _mm512_set1_pd as set1, _mm512_setzero_pd as zero, _mm512_slli_epi64 as shift_left, _mm512_storeu_pd as storeu,
         _mm512_stream_pd as stream, _mm512_sub_pd as sub,
     };
 
@@ -164,6 +164,13 @@ macro_rules! vector {
         fn or_if_negative(self, b: Self) -> Self {
             // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::blend($ops::cmp::<_CMP_LT_OQ>(self.0, $ops::zero()), self.0, b.0)) }
+        }
+
+        #[inline(always)]
+        fn low_bits_as_exponent(self) -> Self {
+            const BITS: u32 = $elem::MANTISSA_DIGITS - 1;
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
         }
 
         #[inline(always)]
@@ -247,14 +254,30 @@ impl Simd for F32x16 {
     fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: a vector is the proof of the ISA.
         unsafe {
-            transpose_blocks!(rows: 0 4 8 12 by _mm512_unpacklo_ps _mm512_unpackhi_ps,
-                _mm512_unpacklo_pd _mm512_unpackhi_pd, _mm512_castps_pd _mm512_castpd_ps);
+            // First, 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 *
+            // l + c of rows 4 * g to 4 * g + 3.
+            let mut t = *rows;
+            for i in 0..8 {
+                t[2 * i] = Self(_mm512_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
+                t[2 * i + 1] = Self(_mm512_unpackhi_ps(rows[2 * i].0, rows[2 * i + 1].0));
+            }
+            let mut u = *rows;
+            for g in 0..4 {
+                let a = _mm512_castps_pd(t[4 * g].0);
+                let b = _mm512_castps_pd(t[4 * g + 1].0);
+                let c = _mm512_castps_pd(t[4 * g + 2].0);
+                let d = _mm512_castps_pd(t[4 * g + 3].0);
+                u[4 * g] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(a, c)));
+                u[4 * g + 1] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(a, c)));
+                u[4 * g + 2] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(b, d)));
+                u[4 * g + 3] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
+            }
             // Then, for each column c of the blocks, the 4x4 matrix of 128-bit lanes.
             for c in 0..4 {
-                let even01 = _mm512_shuffle_f32x4::<0x88>(rows[c].0, rows[4 + c].0);
-                let even23 = _mm512_shuffle_f32x4::<0x88>(rows[8 + c].0, rows[12 + c].0);
-                let odd01 = _mm512_shuffle_f32x4::<0xdd>(rows[c].0, rows[4 + c].0);
-                let odd23 = _mm512_shuffle_f32x4::<0xdd>(rows[8 + c].0, rows[12 + c].0);
+                let even01 = _mm512_shuffle_f32x4::<0x88>(u[c].0, u[4 + c].0);
+                let even23 = _mm512_shuffle_f32x4::<0x88>(u[8 + c].0, u[12 + c].0);
+                let odd01 = _mm512_shuffle_f32x4::<0xdd>(u[c].0, u[4 + c].0);
+                let odd23 = _mm512_shuffle_f32x4::<0xdd>(u[8 + c].0, u[12 + c].0);
                 rows[c] = Self(_mm512_shuffle_f32x4::<0x88>(even01, even23));
                 rows[4 + c] = Self(_mm512_shuffle_f32x4::<0x88>(odd01, odd23));
                 rows[8 + c] = Self(_mm512_shuffle_f32x4::<0xdd>(even01, even23));
