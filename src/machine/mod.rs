@@ -17,7 +17,8 @@ use core::fmt;
 
 pub use convoke_kernels::isa::{Absence, Isa, ParseIsaError};
 
-pub(crate) use work::{Item, Kind, Work};
+pub(crate) use prices::{Item, Kind};
+pub(crate) use work::Work;
 
 use self::prices::{LOAD_SLOTS, STEP_CYCLES};
 use crate::exec::Line;

@@ -5,7 +5,24 @@
 //! sizes. One price serves all instruction sets and CPUs. `docs/journal/prices.md` says how they
 //! were found, and how well they pick.
 
-use super::work::{Item, Kind};
+/// What an item counts as, for those who read a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Multiply-adds and their loads.
+    Arithmetic,
+    /// Copies of X: planes, panels, transforms.
+    Copies,
+    /// Sums on their way into Y.
+    Stores,
+    /// Tasks, and calls of kernels.
+    Calls,
+    /// Waiting for bytes from beyond the L2 cache.
+    Fetches,
+}
+
+/// Something that lowerings do and that has a price: its kind, and the cycles that one of it takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item(pub(super) Kind, pub(super) f64);
 
 /// What lowerings count, and the cycles that one of it takes.
 impl Item {

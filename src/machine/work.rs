@@ -8,12 +8,7 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Mul};
 
 use super::Machine;
-use super::prices::{L2_SHARE, NOT_HIDDEN};
-
-/// Something that lowerings do and that has a price: its kind, and the cycles that one of it takes. The
-/// items are in [`prices`](super::prices).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Item(pub(super) Kind, pub(super) f64);
+use super::prices::{Item, Kind, L2_SHARE, NOT_HIDDEN};
 
 impl Item {
     /// The work of `count` of it.
@@ -21,21 +16,6 @@ impl Item {
     pub(crate) fn times(self, count: f64) -> Work {
         Work::of(self.0, count * self.1)
     }
-}
-
-/// What an item counts as, for those who read a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Multiply-adds and their loads.
-    Arithmetic,
-    /// Copies of X: planes, panels, transforms.
-    Copies,
-    /// Sums on their way into Y.
-    Stores,
-    /// Tasks, and calls of kernels.
-    Calls,
-    /// Waiting for bytes from beyond the L2 cache.
-    Fetches,
 }
 
 impl Kind {
