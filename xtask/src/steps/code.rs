@@ -242,7 +242,11 @@ fn disassembler(cx: &Context) -> Result<std::path::PathBuf> {
 pub(super) fn package(cx: &Context) -> Result<()> {
     let sh = &cx.sh;
     let features = ["--no-default-features", "--features", "convoke/std"];
-    Ok(cmd!(sh, "cargo package --locked --allow-dirty --quiet -p convoke-kernels -p convoke {features...}").run()?)
+    // Cargo takes packages of one version for the same, and would link kernels that were packaged earlier.
+    let target = "target/packages";
+    sh.remove_path(target)?;
+    let packages = ["-p", "convoke-kernels", "-p", "convoke", "--target-dir", target];
+    Ok(cmd!(sh, "cargo package --locked --allow-dirty --quiet {packages...} {features...}").run()?)
 }
 
 /// Where that toolchain is installed or can be.
