@@ -266,7 +266,9 @@ fn every_field_of_a_description_is_checked() {
             ["taps along channels", ""],
             ["panels of [", "] channels"],
         ];
-        for [begin, rest] in kinds {
+        // Vectors of four lanes are too short for sums along channels to be picked.
+        let is_picked = |[begin, _]: &[&str; 2]| *begin != "taps along channels" || cfg!(target_arch = "x86_64");
+        for [begin, rest] in kinds.into_iter().filter(is_picked) {
             let is_kind = |layout: &String| layout.starts_with(begin) && layout.contains(rest);
             assert!(layouts.iter().any(is_kind), "no weights are {begin}...{rest}: {layouts:?}");
         }
