@@ -33,7 +33,8 @@ impl ChannelSource {
                 SourceChunk { positions: planes.positions(index), at: ChunkAt::Padded(planes.chunk(index)) }
             }
             Self::Bare(rows) => {
-                SourceChunk { positions: rows.positions(index), at: ChunkAt::Bare(rows.seen(index).start) }
+                let positions = rows.positions(index);
+                SourceChunk { at: ChunkAt::Bare(rows.seen(&positions).start), positions }
             }
         }
     }
@@ -173,17 +174,12 @@ impl BareRows {
         start * inside..self.axes[0].output.min(start + self.extent) * inside
     }
 
-    /// The positions of X on the outermost axis that a chunk reads.
-    fn seen(&self, chunk: usize) -> Range<usize> {
-        self.seen_by(&self.positions(chunk))
-    }
-
-    /// The same for output positions, not all of which may read X.
-    fn seen_by(&self, positions: &Range<usize>) -> Range<usize> {
+    /// The positions on the outermost axis that some output positions read. They may lie behind X.
+    fn seen(&self, positions: &Range<usize>) -> Range<usize> {
         let (first, inside) = (&self.axes[0], self.positions_inside());
         let origin = (positions.start / inside).saturating_sub(first.pad_begin);
         let end = positions.end / inside + (first.kernel - 1) * first.dilation;
-        origin..end.saturating_sub(first.pad_begin).min(first.input).max(origin)
+        origin..end.saturating_sub(first.pad_begin)
     }
 
     /// Where row `row` begins in the copy of a chunk whose first position of X is `origin`.
@@ -210,8 +206,7 @@ impl BareRows {
     }
 
     fn fill<T: Element>(&self, isa: Isa, positions: &Range<usize>, x: &[T], count: usize, copy: &mut [T::Acc]) {
-        let (seen, pitch, input) = (self.seen_by(positions), self.pitches[0], self.axes[0].input);
-        // Positions that only see the padding behind X read nothing.
+        let (seen, pitch, input) = (self.seen(positions), self.pitches[0], self.axes[0].input);
         let seen = seen.start.min(input)..seen.end.min(input);
         let channel = input * pitch;
         for (c, rows) in copy[self.margin..].chunks_exact_mut(self.channel_len).take(count).enumerate() {

@@ -138,12 +138,6 @@ impl<T: Element> GemmSearch<'_, T> {
         }
     }
 
-    /// Slots of a load port for a vector of B that begins at any multiple of `align` bytes.
-    fn vector_slots(&self, align: usize) -> f64 {
-        let machine = self.request.machine;
-        machine.crossing_slots(lanes::<T::Acc>(machine.isa()) * size_of::<T::Acc>(), align)
-    }
-
     /// The cheapest tile, if each load of a vector of B takes `vector_slots` slots of a port.
     fn tiles(&self, vectors: usize, vector_slots: f64) -> Result<SpatialTiles<T::Acc>, String> {
         let Request { geometry, machine, .. } = *self.request;
@@ -197,8 +191,9 @@ impl<T: Element> GemmSearch<'_, T> {
         let sums_of = |columns: usize| if k_parts > 1 { columns.saturating_mul(rows) } else { 0 };
         let (cut, sizes) =
             limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
-        let vectors = sizes.columns.div_ceil(lanes::<T::Acc>(self.request.isa()));
-        let vector_slots = if view::is_shifted(&axes) { self.vector_slots(value_bytes) } else { 1.0 };
+        let lanes = lanes::<T::Acc>(self.request.isa());
+        let vectors = sizes.columns.div_ceil(lanes);
+        let vector_slots = if view::is_shifted(&axes) { machine.unaligned_slots::<T::Acc>(lanes) } else { 1.0 };
         let tiles = self.tiles(vectors, vector_slots)?;
         let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.chunks, tiles.panels.count());
         let shares = if threads == 1 { 1 } else { threads.div_ceil(images * groups * columns).clamp(1, panels.max(1)) };
@@ -240,8 +235,10 @@ impl<T: Element> GemmSearch<'_, T> {
         if !T::DIRECT {
             return 1.0;
         }
-        let row_bytes = self.request.geometry.input_spatial() * size_of::<T>();
-        self.vector_slots(1 << row_bytes.trailing_zeros())
+        let Request { geometry, machine, .. } = *self.request;
+        let (vector_bytes, row_bytes) =
+            (lanes::<T::Acc>(machine.isa()) * size_of::<T>(), geometry.input_spatial() * size_of::<T>());
+        machine.crossing_slots(vector_bytes, 1 << row_bytes.trailing_zeros())
     }
 
     /// Columns of a task are whole tiles, enough for every thread to have a few tasks.
