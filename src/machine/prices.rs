@@ -58,8 +58,9 @@ impl Item {
     /// Vectors of sums that are transposed, or interleaved with those of other phases, and stored in
     /// short rows.
     pub(crate) const TRANSPOSED_VECTORS: Self = Self(Kind::Stores, 13.0);
-    /// Vectors with channels along their lanes that are made from X.
-    pub(crate) const GATHERED_VECTORS: Self = Self(Kind::Copies, Self::TRANSPOSED_VECTORS.1);
+    /// Vectors with channels along their lanes: made from X by direct kernels, and taken apart into Y.
+    pub(crate) const GATHERED_VECTORS: Self = Self(Kind::Copies, 6.0);
+    pub(crate) const SPREAD_VECTORS: Self = Self(Kind::Stores, Self::GATHERED_VECTORS.1);
 
     /// Vectors of Winograd's transforms on the way from X: of padded elements that are split into
     /// planes, and of the values of tiles.

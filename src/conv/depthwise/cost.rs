@@ -47,7 +47,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let spread = if self.plan.taps.along == Along::Channels { 1.0 } else { 0.0 };
         Item::ARITHMETIC_CYCLES.times(self.cycles())
             + Item::STORED_VECTORS.times(1.0)
-            + Item::TRANSPOSED_VECTORS.times(spread)
+            + Item::SPREAD_VECTORS.times(spread)
     }
 
     /// Cycles of the multiply-adds and loads of a vector of sums.
