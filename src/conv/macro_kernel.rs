@@ -26,8 +26,8 @@ pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
 
 /// Up to so many steps of k, storing takes longer than multiplying.
 pub(crate) const FEW_STEPS: usize = 96;
-/// Rows of Y that exceed the first level of the TLB if each is in a page of its own.
-const MANY_ROWS: usize = 64;
+/// Rows of Y that the first level of the TLB holds, if each is in a page of its own.
+const TLB_ROWS: usize = 64;
 
 /// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more
 /// than the others.
@@ -362,10 +362,15 @@ impl<T: Real> SpatialTiles<T> {
         (self.panels.start(panels.end) - self.panels.start(panels.start)) * vectors * self.lanes
     }
 
-    /// Whether storing takes longer than a product of `k` steps. Rows of Y are then written one after
-    /// the other: [`multiply`](Self::multiply) takes each panel over all columns.
-    fn is_store_bound(&self, k: usize) -> bool {
-        k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
+    /// Panels that [`multiply`](Self::multiply) takes over all `vectors` of columns before it goes on to the
+    /// next ones: those whose weights stay in the L2 cache. If storing takes longer than the product of `k`
+    /// steps, also at most those whose rows of Y stay in the TLB.
+    fn group_panels(&self, k: usize, vectors: usize) -> usize {
+        let panel_bytes = k * self.mr() * size_of::<T>();
+        let of_weights = (self.a_block_bytes / panel_bytes.max(1)).max(1);
+        let is_store_bound = k <= FEW_STEPS && vectors > self.widest();
+        let of_rows = if is_store_bound { (TLB_ROWS / self.mr()).max(1) } else { usize::MAX };
+        of_weights.min(of_rows)
     }
 
     /// Multiplies panels of A by columns. The outer loop is over columns one tile wide, which stay in
@@ -385,10 +390,8 @@ impl<T: Real> SpatialTiles<T> {
         let blocked = !rows.is_whole();
         let (first_row, vectors) = (self.panels.start(rows.panels.start), columns.range.len());
         let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();
-        let share = (self.a_block_bytes / panel_bytes.max(1)).max(1);
-        let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
-        let is_wide = vectors > self.widest();
-        let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
+        let groups = rows.panels.len().div_ceil(self.group_panels(rows.k.len(), vectors));
+        let count = rows.panels.len().div_ceil(groups.max(1)).max(1);
         let exceeds = |bytes: usize| panel_bytes * rows.panels.len() > bytes;
         let (is_large, is_far) = (exceeds(self.large_bytes), exceeds(self.far_bytes));
         // Each panel prefetches another line of the columns that come next.
