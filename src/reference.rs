@@ -33,8 +33,10 @@ pub fn element<T: Element>(
     bias: Option<&[T]>,
     index: usize,
 ) -> ReferenceElement {
-    let bias = bias.map(|b| b[place(geometry, index).1].to_acc().to_f64());
-    sum(geometry, index, bias.unwrap_or(0.0), |at| x[at].to_acc().to_f64(), |at| w[at].to_acc().to_f64())
+    let place = geometry.output_place(index);
+    let bias = bias.map(|b| b[place.1].to_acc().to_f64());
+    let x = |n, c, position| x[geometry.input_offset(n, c, position)].to_acc().to_f64();
+    sum(geometry, place, bias.unwrap_or(0.0), x, |at| w[at].to_acc().to_f64())
 }
 
 /// Every output element, in order: the same bits as [`element`] gives, in far less time. It keeps X
@@ -46,31 +48,36 @@ pub fn element<T: Element>(
 pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>) -> Vec<ReferenceElement> {
     let numbers = |values: &[T]| values.iter().map(|v| v.to_acc().to_f64()).collect::<Vec<f64>>();
     let (x, w) = (numbers(x), numbers(w));
+    let strides = geometry.input_strides();
     let mut elements = vec![ReferenceElement { value: 0.0, magnitude: 0.0 }; geometry.output_len()];
     if elements.is_empty() {
         return elements;
     }
-    let (positions, c_group, spatial) =
-        (geometry.output_spatial(), geometry.in_channels_per_group(), geometry.input_spatial());
+    let (positions, c_group) = (geometry.output_spatial(), geometry.in_channels_per_group());
     // As in `sum`: without channels there are no products.
     let taps = if c_group == 0 { 0 } else { geometry.kernel_volume() };
-    let mut sources = Vec::with_capacity(positions);
+    let (mut sources, mut plane) = (Vec::with_capacity(positions), Vec::with_capacity(positions));
     for tap in 0..taps {
         sources.clear();
         sources.extend((0..positions).map(|position| source(geometry, position, tap)));
-        for (index, plane) in elements.chunks_exact_mut(positions).enumerate() {
-            let (n, m) = (index / geometry.out_channels, index % geometry.out_channels);
+        for (n, m) in planes(geometry) {
             let filters = Filters::new(geometry, m);
+            plane.clear();
+            plane.extend((0..positions).map(|position| elements[geometry.output_offset(n, m, position)]));
             for c in 0..c_group {
-                let first = geometry.input_offset(n, filters.channel + c, 0);
+                let first = strides.at(n, filters.channel + c, 0);
                 let weight = w[filters.weight + c * filters.step + tap];
-                add_products(geometry.op, plane, &sources, &x[first..first + spatial], weight);
+                add_products(geometry.op, &mut plane, &sources, (x.get(first..).unwrap_or(&[]), strides.position), weight);
+            }
+            for (position, element) in plane.iter().enumerate() {
+                elements[geometry.output_offset(n, m, position)] = *element;
             }
         }
     }
-    for (index, plane) in elements.chunks_exact_mut(positions).enumerate() {
-        let bias = bias.map_or(0.0, |b| b[index % geometry.out_channels].to_acc().to_f64());
-        for element in plane {
+    for (n, m) in planes(geometry) {
+        let bias = bias.map_or(0.0, |b| b[m].to_acc().to_f64());
+        for position in 0..positions {
+            let element = &mut elements[geometry.output_offset(n, m, position)];
             element.value += bias;
             element.magnitude += bias.abs();
         }
@@ -78,11 +85,24 @@ pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>
     elements
 }
 
-/// Adds the products of one tap and one channel of X to a plane of Y.
-fn add_products(op: Op, plane: &mut [ReferenceElement], sources: &[Option<usize>], x: &[f64], w: f64) {
+/// All images and output channels.
+fn planes(geometry: &Geometry) -> impl Iterator<Item = (usize, usize)> {
+    let channels = geometry.out_channels;
+    (0..geometry.batch).flat_map(move |n| (0..channels).map(move |m| (n, m)))
+}
+
+/// Adds the products of one tap and one channel of X to a plane of Y. Positions of the channel are `step`
+/// elements apart.
+fn add_products(
+    op: Op,
+    plane: &mut [ReferenceElement],
+    sources: &[Option<usize>],
+    (x, step): (&[f64], usize),
+    w: f64,
+) {
     for (element, source) in plane.iter_mut().zip(sources) {
         let x = match (source, op) {
-            (Some(source), _) => x[*source],
+            (Some(source), _) => x[*source * step],
             (None, Op::Conv) => 0.0,
             (None, Op::ConvTranspose) => continue,
         };
@@ -128,8 +148,9 @@ pub fn wide_magnitudes<T: Element>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec
     let (channels, c_group) = (geometry.in_channels, geometry.in_channels_per_group());
     let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
     let mut most = vec![0.0; channels];
-    for (at, plane) in x.chunks_exact(spatial.max(1)).enumerate() {
-        most[at % channels] = plane.iter().filter_map(finite).fold(most[at % channels], f64::max);
+    for (n, c) in (0..geometry.batch).flat_map(|n| (0..channels).map(move |c| (n, c))) {
+        let values = (0..spatial).filter_map(|position| finite(&x[geometry.input_offset(n, c, position)]));
+        most[c] = values.fold(most[c], f64::max);
     }
     let of_channel = |m: usize| {
         let filters = Filters::new(geometry, m);
@@ -181,27 +202,25 @@ fn smallest_step(dtype: DType) -> f64 {
     }
 }
 
+/// An output by the definition: its image, channel and position are `place`, and `x` returns an element of
+/// X by the same three numbers.
 pub(crate) fn sum(
     geometry: &Geometry,
-    index: usize,
+    (n, m, position): (usize, usize, usize),
     bias: f64,
-    x: impl Fn(usize) -> f64,
+    x: impl Fn(usize, usize, usize) -> f64,
     w: impl Fn(usize) -> f64,
 ) -> ReferenceElement {
-    let (n, m) = place(geometry, index);
     let (c_group, filters) = (geometry.in_channels_per_group(), Filters::new(geometry, m));
-    let position = index % geometry.output_spatial();
-    let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
-    let first = geometry.input_offset(n, filters.channel, 0);
     let mut total = ReferenceElement { value: 0.0, magnitude: 0.0 };
     // Without channels there are no products, however many taps there are.
-    for tap in 0..if c_group == 0 { 0 } else { taps } {
+    for tap in 0..if c_group == 0 { 0 } else { geometry.kernel_volume() } {
         let source = source(geometry, position, tap);
         if source.is_none() && geometry.op == Op::ConvTranspose {
             continue;
         }
         for c in 0..c_group {
-            let x = source.map_or(0.0, |s| x(first + c * spatial + s));
+            let x = source.map_or(0.0, |source| x(n, filters.channel + c, source));
             let product = x * w(filters.weight + c * filters.step + tap);
             total.value += product;
             total.magnitude += product.abs();
@@ -229,12 +248,6 @@ impl Filters {
             }
         }
     }
-}
-
-/// The image and the output channel of an output element.
-fn place(geometry: &Geometry, index: usize) -> (usize, usize) {
-    let plane = index / geometry.output_spatial();
-    (plane / geometry.out_channels, plane % geometry.out_channels)
 }
 
 /// The input position that output `position` reads through kernel `tap`. None if that is padding,

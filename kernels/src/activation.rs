@@ -47,7 +47,7 @@ impl<T: Real> Activation<T> {
 /// Raw arguments of the kernel.
 ///
 /// Memory: for each row i < `rows`, `x + i * x_row` is readable and `y + i * ld` writable for `len`
-/// elements. Unless `residual` is null, `residual + i * ld` is readable for as many. Rows of Y do not
+/// elements. Unless `residual` is null, `residual + i * residual_row` is readable for as many. Rows of Y do not
 /// overlap. X and the residual may be Y: each element is read before it is written.
 pub(crate) struct ActivateArgs<T> {
     pub(crate) activation: Activation<T>,
@@ -56,6 +56,7 @@ pub(crate) struct ActivateArgs<T> {
     pub(crate) x: *const T,
     pub(crate) x_row: usize,
     pub(crate) residual: *const T,
+    pub(crate) residual_row: usize,
     pub(crate) y: *mut T,
     pub(crate) ld: usize,
 }
@@ -103,7 +104,8 @@ impl<T: Real> ActivationKernel<T> {
         assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len(), "a row ends beyond the destination");
         let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
         let (y, activation) = (dest.as_mut_ptr(), self.activation);
-        let args = ActivateArgs { activation, rows, len, x: y, x_row: ld, residual: core::ptr::null(), y, ld };
+        let (x, residual) = (y.cast_const(), core::ptr::null());
+        let args = ActivateArgs { activation, rows, len, x, x_row: ld, residual, residual_row: ld, y, ld };
         // SAFETY: the assertions cover the memory that ActivateArgs asks for, the caller promises that it
         // is initialised, and Dest grants the writes. The code is only handed out where the CPU can run
         // it.

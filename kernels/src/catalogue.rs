@@ -5,6 +5,7 @@ use crate::depthwise::DepthwiseKernels;
 use crate::depthwise_transposed::DepthwiseTransposedKernel;
 use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
+use crate::pixel::PixelKernel;
 use crate::table::{kernel_kinds, kernels};
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::winograd::WinogradKernel;
@@ -40,4 +41,9 @@ pub fn spatial_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [Spati
 /// of i + 1 pixels.
 pub fn channel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [ChannelKernel<T>]> {
     channel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
+}
+
+/// The kernels for pixels, by width, the narrowest first: kernel i of a list has a tile of i + 1 pixels.
+pub fn pixel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [PixelKernel<T>]> {
+    pixel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
 }

@@ -31,11 +31,13 @@ mod generic;
 mod grouped;
 pub mod interleave;
 pub mod isa;
+mod pixel;
 mod portable;
 mod real;
 mod simd;
 pub mod stream;
 pub mod table;
+mod transpose;
 mod ukernel;
 pub mod winograd;
 #[cfg(target_arch = "x86_64")]
@@ -50,11 +52,13 @@ pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
 pub use interleave::InterleaveKernel;
 pub use isa::Isa;
+pub use pixel::{PixelEpilogue, PixelKernel, PixelTaps, Pixels};
 pub use real::Real;
 pub use table::{
     activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
-    interleave_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+    interleave_kernels, pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
 };
+pub use transpose::transpose;
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{

@@ -9,7 +9,9 @@ use crate::depthwise_transposed::DepthwiseTransposedKernel;
 use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
 use crate::isa::Code;
+use crate::pixel::PixelKernel;
 use crate::real::ByType;
+use crate::transpose::TransposeFn;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
@@ -19,12 +21,14 @@ pub(crate) struct Kernels<T: 'static> {
     pub(crate) spatial: &'static [SpatialKernel<T>],
     pub(crate) channel: &'static [ChannelKernel<T>],
     pub(crate) two_row: &'static [ChannelKernel<T>],
+    pub(crate) pixel: &'static [PixelKernel<T>],
     pub(crate) winograd: &'static [WinogradKernel<T>],
     pub(crate) depthwise: DepthwiseKernels<T>,
     pub(crate) grouped: &'static [GroupedKernel<T>],
     pub(crate) interleave: &'static [InterleaveKernel<T>],
     pub(crate) depthwise_transposed: &'static [DepthwiseTransposedKernel<T>],
     pub(crate) activate: Code<ActivateFn<T>>,
+    pub(crate) transpose: Code<TransposeFn<T>>,
 }
 
 /// The kernels of an ISA; `None` if the build lacks it.
@@ -75,6 +79,7 @@ macro_rules! kernel_kinds {
             two_row: [ChannelKernel<T>],
             "GEMM kernels with vectors along output channels, for two rows of pixels"
         );
+        $getter!(pixel_kernels, pixel: [PixelKernel<T>], "GEMM kernels for an X whose channels are neighbours");
         $getter!(winograd_kernels, winograd: [WinogradKernel<T>], "Winograd transforms");
         $getter!(grouped_kernels, grouped: [GroupedKernel<T>], "direct kernels of several output channels");
         $getter!(interleave_kernels, interleave: [InterleaveKernel<T>], "interleaving kernels");

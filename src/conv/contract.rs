@@ -16,6 +16,7 @@ use crate::exec::region::Region;
 use crate::exec::split::Split;
 use crate::exec::{Ledger, Line};
 use crate::machine::{Machine, Work};
+use crate::spec::Strides;
 use crate::{Axis, Element, Geometry};
 
 pub(crate) struct Request<'a, T: Element> {
@@ -89,10 +90,29 @@ pub(crate) struct Io<'a, T: Element> {
     pub(crate) bias: &'a [T::Acc],
     pub(crate) residual: Addend<'a, T>,
     pub(crate) y: Region<'a, T>,
+    pub(crate) strides: IoStrides,
+}
+
+/// How the tensors of a run lie in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IoStrides {
+    pub(crate) x: Strides,
+    /// Of a residual that is a tensor. Otherwise they are those of Y.
+    pub(crate) residual: Strides,
+    pub(crate) y: Strides,
 }
 
 impl<T: Element> Io<'_, T> {
-    /// What is added to element `at` of Y, if the task has not written it yet.
+    /// What is added to the element of Y of an image, a channel and a position, if the task has not written
+    /// it yet.
+    pub(crate) fn residual_of(&self, (image, channel, position): (usize, usize, usize)) -> T::Acc {
+        match self.residual {
+            Addend::Output => self.residual_at(self.strides.y.at(image, channel, position)),
+            _ => self.residual_at(self.strides.residual.at(image, channel, position)),
+        }
+    }
+
+    /// What is added to element `at` of Y, if the task has not written it yet. The residual lies as Y does.
     pub(crate) fn residual_at(&self, at: usize) -> T::Acc {
         match self.residual {
             Addend::None => T::Acc::ZERO,

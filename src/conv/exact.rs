@@ -131,17 +131,16 @@ impl Exact {
     }
 
     /// An output without its residual.
-    fn sum<T: Element>(&self, index: usize, bias: f64, counts_padding: bool, io: &Io<'_, T>) -> f64 {
+    fn sum<T: Element>(&self, place: (usize, usize, usize), bias: f64, counts_padding: bool, io: &Io<'_, T>) -> f64 {
         let geometry = &self.geometry;
-        let (x, w) = (|at: usize| io.x[at].to_acc().to_f64(), |at: usize| io.weights[at].to_f64());
+        let x = |n, c, position| io.x[io.strides.x.at(n, c, position)].to_acc().to_f64();
+        let w = |at: usize| io.weights[at].to_f64();
         let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         if c_group == 0 || counts_padding {
-            return reference::sum(geometry, index, bias, x, w).value;
+            return reference::sum(geometry, place, bias, x, w).value;
         }
-        let (plane, position) = (index / geometry.output_spatial(), index % geometry.output_spatial());
-        let (n, m) = (plane / geometry.out_channels, plane % geometry.out_channels);
-        let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
-        let first = geometry.input_offset(n, m / m_group * c_group, 0);
+        let (n, m, position) = place;
+        let (taps, first) = (geometry.kernel_volume(), m / m_group * c_group);
         let (filter, step) = match geometry.op {
             Op::Conv => (m * c_group, 1),
             Op::ConvTranspose => (m / m_group * c_group * m_group + m % m_group, m_group),
@@ -159,7 +158,7 @@ impl Exact {
         let mut sum = 0.0;
         for_each_tap(&self.axes, position, (0, 0), &mut |tap, source| {
             for c in 0..c_group {
-                sum += x(first + c * spatial + source) * w((filter + c * step) * taps + tap);
+                sum += x(n, first + c, source) * w((filter + c * step) * taps + tap);
             }
         });
         sum + bias
@@ -186,13 +185,14 @@ impl<T: Element> Lowering<T> for Exact {
     }
 
     fn run(&self, task: usize, io: &Io<'_, T>, _: &mut [Line]) {
-        let spatial = self.geometry.output_spatial();
-        let channel = task % self.geometry.out_channels;
+        let (image, channel) = (task / self.geometry.out_channels, task % self.geometry.out_channels);
         let (bias, counts_padding) = (io.bias[channel].to_f64(), self.counts_padding(channel, io.weights));
-        for index in task * spatial..(task + 1) * spatial {
-            let sum = self.sum(index, bias, counts_padding, io);
-            let residual = io.residual_at(index).to_f64();
-            io.y.write(index, T::round_from_f64(self.activation.apply(sum + residual)));
+        for position in 0..self.geometry.output_spatial() {
+            let place = (image, channel, position);
+            let sum = self.sum(place, bias, counts_padding, io);
+            let residual = io.residual_of(place).to_f64();
+            let at = io.strides.y.at(image, channel, position);
+            io.y.write(at, T::round_from_f64(self.activation.apply(sum + residual)));
         }
     }
 }

@@ -8,12 +8,12 @@ use core::str::FromStr;
 
 use super::contract::{Answer, Request};
 use super::{
-    channel_gemm, col2im, depthwise, depthwise_transposed, exact, gemm, grouped, im2col, transposed, winograd,
+    channel_gemm, col2im, depthwise, depthwise_transposed, exact, gemm, grouped, im2col, pixel_gemm, transposed, winograd,
 };
 use crate::choice::{Algorithm, Blas};
 use crate::error::{Error, bail};
 use crate::exec::Line;
-use crate::{DType, Element, Geometry, Op, bf16, f16};
+use crate::{DType, Element, Geometry, Layout, Op, bf16, f16};
 
 /// Rows, steps of k or channels of a GEMM, at most. The product of two of them, or of one and a chunk's
 /// columns, fits the address space, so that lowerings need not check each.
@@ -68,6 +68,8 @@ pub(crate) struct Candidate<T: Element> {
     only_for: Option<Op>,
     accepts: Rules,
     offer: OfferOf<T>,
+    /// The layout of X and Y that it needs; none if it takes any.
+    layout: Option<Layout>,
 }
 
 type Rules = fn(&Geometry) -> Result<(), String>;
@@ -80,7 +82,12 @@ type OfferOf<T> = for<'a> fn(&'a Request<'a, T>, usize) -> Answer<'a, T>;
 
 impl<T: Element> Candidate<T> {
     fn new(name: &'static str, only_for: impl Into<Option<Op>>, accepts: Rules, offer: OfferOf<T>) -> Self {
-        Self { algorithm: Algorithm(name), only_for: only_for.into(), accepts, offer }
+        let layout = Some(Layout::ChannelsFirst);
+        Self { algorithm: Algorithm(name), only_for: only_for.into(), accepts, offer, layout }
+    }
+
+    fn with_layout(self, layout: Option<Layout>) -> Self {
+        Self { layout, ..self }
     }
 
     pub(crate) fn is_for(&self, op: Op) -> bool {
@@ -114,6 +121,11 @@ impl<T: Element> Candidate<T> {
         }
         if self.algorithm != Algorithm::NAIVE && geometry.output_len() == 0 {
             return Err(String::from("the output is empty"));
+        }
+        for (name, layout) in [("X", geometry.x_layout), ("Y", geometry.y_layout)] {
+            if let Some(needed) = self.layout.filter(|needed| *needed != layout) {
+                return Err(alloc::format!("{name} has its {layout}, only {needed}"));
+            }
         }
         (self.accepts)(geometry)
     }
@@ -158,7 +170,8 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
         Candidate::new("col2im:matrixmultiply", ConvTranspose, col2im::accepts, |r, bytes| {
             col2im::offer(r, Blas::Matrixmultiply, bytes)
         }),
-        Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))),
+        Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))).with_layout(None),
+        Candidate::new("pixel-gemm", None, ANY, pixel_gemm::offer).with_layout(None),
         Candidate::new("depthwise", Conv, depthwise::accepts, depthwise::offer),
         Candidate::new("grouped", Conv, grouped::accepts, |r, _| grouped::offer(r)),
         Candidate::new(

@@ -18,11 +18,16 @@
 use core::ops::Range;
 
 use convoke_kernels::activation::{Activation, ActivationKernel};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap, activation_kernel, stream};
+use convoke_kernels::{
+    Dest, Epilogue, Isa, PixelEpilogue, PixelKernel, Pixels, Real, Residual, StoreMap, activation_kernel, stream,
+    transpose,
+};
 
 use super::contract::{Addend, Io, Request};
 use crate::element::Element;
 use crate::exec::region::Stores;
+use crate::Layout;
+use crate::spec::Strides;
 
 /// Elements of a buffer on the stack.
 const BUFFERED_ELEMENTS: usize = 256;
@@ -226,6 +231,77 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         for_each_run(&mut |columns, at| self.io.y.store_rows(self.finish.isa, (rows, pitch), columns, (at, ldy)));
     }
 
+    /// Sums tiles of pixels over the last block of K, and finishes them into Y.
+    pub(crate) fn pixels(
+        &self,
+        kernel: &PixelKernel<T::Acc>,
+        (x, w): (&Pixels<'_, T::Acc>, &[T::Acc]),
+        scratch: &mut PixelScratch<'_, T::Acc>,
+        accumulate: bool,
+        place: &PixelPlace,
+    ) {
+        let (strides, channels) = (&self.io.strides, &place.channels);
+        let bias = &self.io.bias[channels.clone()];
+        if place.layout == Layout::ChannelsLast {
+            let at = |strides: &Strides| {
+                (place.pixel * strides.position + channels.start, place.step * strides.position)
+            };
+            let ((at_y, ld), (at_residual, residual_ld)) = (at(&strides.y), at(&strides.residual));
+            let stores = Stores::row(at_y, channels.len()).times(place.count, ld);
+            if let Some(mut y) = self.dest(at_y, [stores]) {
+                let residual = match self.io.residual {
+                    Addend::None => Residual::NONE,
+                    Addend::Tensor(residual) => T::as_acc(residual).map(|residual| &residual[at_residual..]).into(),
+                    Addend::Output => self.io.y.residual(&y),
+                };
+                let activation = activation_kernel(self.finish.isa, self.finish.activation);
+                let epilogue = PixelEpilogue { bias, residual, residual_ld, activation };
+                return kernel.finish(x, w, scratch.sums, accumulate, &mut y, ld, channels.len(), &epilogue);
+            }
+            let rows = self.staged_pixels(kernel, (x, w), scratch, accumulate, place);
+            if self.staged_clamp().is_none() {
+                for (i, row) in rows.chunks_exact_mut(kernel.nr()).enumerate() {
+                    self.add_residual(&mut row[..channels.len()], at_residual + i * residual_ld, 1);
+                    self.activate(&mut row[..channels.len()]);
+                }
+            }
+            return self.io.y.store_rows(self.finish.isa, (rows, kernel.nr()), 0..channels.len(), (at_y, ld));
+        }
+        self.staged_pixels(kernel, (x, w), scratch, accumulate, place);
+        let (pixels, rows) = (&scratch.finished[..], &mut scratch.rows[..channels.len() * place.count]);
+        let size = (place.count, channels.len());
+        transpose(self.finish.isa, size, (pixels, kernel.nr()), (rows, place.count));
+        let run_len = if place.step == 1 { place.count } else { 1 };
+        self.staged_runs(rows, (place.count, strides.y.channel), |run| {
+            let mut first = 0;
+            while first < place.count {
+                let pixel = place.pixel + first * place.step;
+                let (image, position) = (pixel / place.positions, pixel % place.positions);
+                let len = run_len.min(place.positions - position).min(place.count - first);
+                run(first..first + len, strides.y.at(image, channels.start, position));
+                first += len;
+            }
+        });
+    }
+
+    /// Finishes tiles of pixels into scratch, as [`staging`](Self::staging) says: `[pixels][NR]`.
+    fn staged_pixels<'s>(
+        &self,
+        kernel: &PixelKernel<T::Acc>,
+        (x, w): (&Pixels<'_, T::Acc>, &[T::Acc]),
+        scratch: &'s mut PixelScratch<'_, T::Acc>,
+        accumulate: bool,
+        place: &PixelPlace,
+    ) -> &'s mut [T::Acc] {
+        let Epilogue { bias, residual, lo, hi } = self.staging(&self.io.bias[place.channels.clone()]);
+        let activation = activation_kernel(self.finish.isa, Activation::Clamp(lo, hi));
+        let epilogue = PixelEpilogue { bias, residual, residual_ld: 0, activation };
+        let (nr, channels) = (kernel.nr(), place.channels.len());
+        let finished = &mut scratch.finished[..place.count * nr];
+        kernel.finish(x, w, scratch.sums, accumulate, &mut Dest::from_slice(finished), nr, channels, &epilogue);
+        finished
+    }
+
     /// Finishes a row of sums: adds bias and residual, applies the activation, and stores from element
     /// `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
@@ -298,6 +374,27 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
             self.row(buffer, bias, at + first);
         }
     }
+}
+
+/// Where pixels go in Y.
+pub(crate) struct PixelPlace {
+    pub(crate) layout: Layout,
+    /// Positions of Y.
+    pub(crate) positions: usize,
+    /// The first pixel, counted over all images, the pixels from one to the next, and their number.
+    pub(crate) pixel: usize,
+    pub(crate) step: usize,
+    pub(crate) count: usize,
+    pub(crate) channels: Range<usize>,
+}
+
+/// Scratch for tiles of pixels.
+pub(crate) struct PixelScratch<'a, A> {
+    /// Sums between blocks of K.
+    pub(crate) sums: &'a mut [A],
+    /// Finished sums that kernels do not store into Y, by pixels and by channels.
+    pub(crate) finished: &'a mut [A],
+    pub(crate) rows: &'a mut [A],
 }
 
 /// Where a tile of sums goes in Y.

@@ -23,6 +23,7 @@ use convoke_kernels::{Dest, Isa, Residual, stream};
 use super::split::{Proven, Shape, Split};
 use super::{Line, Threads};
 use crate::Element;
+use crate::spec::Strides;
 
 /// Where a run writes Y.
 pub(crate) enum Target<'y, T> {
@@ -54,7 +55,7 @@ impl<'y, T: Copy + Send> Target<'y, T> {
     pub(crate) fn fill<S: Split + ?Sized>(
         self,
         split: &Proven<'_, S>,
-        images: SpacedImages,
+        (images, strides): (SpacedImages, Strides),
         (threads, slots): (Threads<'_>, usize),
         (scratch, share): (&mut [Line], usize),
         run: &(impl Fn(usize, usize, Region<'_, T>, &mut [Line]) + Sync),
@@ -64,7 +65,8 @@ impl<'y, T: Copy + Send> Target<'y, T> {
             Self::Uninit(y) => (y.as_mut_ptr().cast(), y.len(), false),
         };
         let (shape, split, len) = (split.shape(), split.split(), images.len);
-        assert_eq!(len, shape.len(), "the split is one of an image");
+        assert_eq!(Some(len), shape.span(&strides), "the split is one of an image");
+        assert!(is_init || len == shape.len(), "every element of Y is one of a pixel");
         assert!(images.stride >= len && images.span() <= y_len, "the images are within Y");
         assert!(is_init || images.count * len == y_len, "every element of Y is one of an image");
         for image in 0..images.count {
@@ -73,7 +75,17 @@ impl<'y, T: Copy + Send> Target<'y, T> {
             threads.for_each(slots, split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
                 let is_checked = cfg!(debug_assertions) && has_few_patches(&split, task);
                 let region =
-                    Region { y: y.pointer(), len, is_init, split: &split, shape, task, is_checked, life: PhantomData };
+                    Region {
+                    y: y.pointer(),
+                    len,
+                    is_init,
+                    split: &split,
+                    shape,
+                    strides,
+                    task,
+                    is_checked,
+                    life: PhantomData,
+                };
                 run(image, task, region, scratch);
             });
         }
@@ -165,6 +177,7 @@ pub(crate) struct Region<'a, T> {
     is_init: bool,
     split: &'a dyn Split,
     shape: &'a Shape,
+    strides: Strides,
     task: usize,
     /// Whether accesses are checked against the patches.
     is_checked: bool,
@@ -269,7 +282,13 @@ impl<T: Copy> Region<'_, T> {
     fn check(&self, at: usize, len: usize) {
         if cfg!(debug_assertions) && self.is_checked && len > 0 {
             let mut is_own = false;
-            self.split.patches(self.task, &mut |patch| is_own |= patch.contains(self.shape, at, len));
+            let (shape, strides) = (self.shape, &self.strides);
+            self.split.patches(self.task, &mut |patch| {
+                is_own |= match shape.has_planes(strides) {
+                    true => patch.contains(shape, at, len),
+                    false => (at..at + len).all(|at| patch.contains_in_pixel(shape, strides, at)),
+                };
+            });
             debug_assert!(is_own, "elements {at}..{} are not those of task {}", at + len, self.task);
         }
     }
@@ -280,7 +299,8 @@ mod tests {
     use super::super::split::listed::{check, every_second};
     use super::*;
 
-    const ONE_OF_24: SpacedImages = SpacedImages { count: 1, len: 24, stride: 24 };
+    const ONE_OF_24: (SpacedImages, Strides) =
+        (SpacedImages { count: 1, len: 24, stride: 24 }, Strides { image: 12, channel: 4, position: 1 });
 
     #[test]
     fn a_region_gives_its_own_elements() {

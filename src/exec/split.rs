@@ -19,6 +19,7 @@ use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Geometry;
+use crate::spec::Strides;
 
 /// The sizes of Y that offsets are computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,30 @@ impl Shape {
     /// Elements of Y.
     pub(crate) fn len(&self) -> usize {
         self.images * self.channels * self.positions
+    }
+
+    /// Elements from the first to the last one, if Y lies so. None if elements may share a place, or the address
+    /// space is smaller.
+    pub(crate) fn span(&self, strides: &Strides) -> Option<usize> {
+        let Self { images, channels, positions } = *self;
+        if self.len() == 0 {
+            return Some(0);
+        }
+        let mut dims = [(strides.channel, channels), (strides.position, positions), (strides.image, images)];
+        dims.sort_unstable();
+        let mut end = 0;
+        for (step, len) in dims.into_iter().filter(|(_, len)| *len > 1) {
+            if step < end.max(1) {
+                return None;
+            }
+            end = step.checked_mul(len)?;
+        }
+        strides.span(images, channels, positions)
+    }
+
+    /// Whether the positions of a channel are neighbours.
+    pub(super) fn has_planes(&self, strides: &Strides) -> bool {
+        strides.position == 1 && strides.channel == self.positions
     }
 }
 
@@ -149,6 +174,13 @@ impl Patch {
             (at, len) = (at + of_row, len - of_row);
         }
         true
+    }
+
+    /// Whether the element that lies at `at`, where the channels of a pixel are neighbours, belongs to it.
+    pub(super) fn contains_in_pixel(&self, shape: &Shape, strides: &Strides, at: usize) -> bool {
+        let (pixel, channel) = (at / strides.position, at % strides.position);
+        let plane = pixel / shape.positions * shape.channels + channel;
+        channel < shape.channels && self.contains_in_row(shape, plane * shape.positions + pixel % shape.positions, 1)
     }
 
     fn contains_in_row(&self, shape: &Shape, at: usize, len: usize) -> bool {

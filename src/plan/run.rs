@@ -4,12 +4,13 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use super::{PackedWeights, Plan};
-use crate::Geometry;
-use crate::conv::contract::{Addend, Io};
+use crate::conv::contract::{Addend, Io, IoStrides};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::region::{Region, SpacedImages, Target};
 use crate::exec::{Line, Threads, Workspace};
+use crate::spec::Strides;
+use crate::{Geometry, Layout};
 
 /// What a [run](Plan::run) reads and writes: X, packed weights and Y, and what else is asked for.
 ///
@@ -64,14 +65,22 @@ pub struct Run<'a, 'y, T: Element> {
     /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
-    strides: Strides,
+    distances: Distances,
 }
 
+/// The distances that the caller sets.
 #[derive(Clone, Copy, Default)]
-struct Strides {
-    x: Option<usize>,
-    residual: Option<usize>,
-    y: Option<usize>,
+struct Distances {
+    x: Distance,
+    residual: Distance,
+    y: Distance,
+}
+
+/// The distances between the images and between the pixels of a tensor.
+#[derive(Clone, Copy, Default)]
+struct Distance {
+    image: Option<usize>,
+    pixel: Option<usize>,
 }
 
 impl<'a, 'y, T: Element> Run<'a, 'y, T> {
@@ -105,8 +114,8 @@ impl<'a, 'y, T: Element> Run<'a, 'y, T> {
     }
 
     fn into(x: &'a [T], packed: &'a PackedWeights<T>, residual: Addend<'a, T>, y: Target<'y, T>) -> Self {
-        let (threads, strides) = (Threads::Serial, Strides::default());
-        Self { x, packed, residual, y, workspace: None, threads, strides }
+        let (threads, distances) = (Threads::Serial, Distances::default());
+        Self { x, packed, residual, y, workspace: None, threads, distances }
     }
 
     /// Adds a tensor of Y's shape before the activation, in place of what was to be added; `None` adds
@@ -130,19 +139,53 @@ impl<'a, 'y, T: Element> Run<'a, 'y, T> {
     /// next. Elements between them are not read. X may be longer than needed then. For more than one
     /// image, the plan must compute [images one by one](crate::Planner::separate_images).
     pub fn x_image_stride(mut self, elements: usize) -> Self {
-        self.strides.x = Some(elements);
+        self.distances.x.image = Some(elements);
         self
     }
 
     /// The same of the residual.
     pub fn residual_image_stride(mut self, elements: usize) -> Self {
-        self.strides.residual = Some(elements);
+        self.distances.residual.image = Some(elements);
         self
     }
 
     /// The same of Y, whose elements between images stay as they are. Y must be initialised for that.
     pub fn y_image_stride(mut self, elements: usize) -> Self {
-        self.strides.y = Some(elements);
+        self.distances.y.image = Some(elements);
+        self
+    }
+
+    /// The distance between the pixels of an X with channels last, in elements: at least its channels. So
+    /// channels of a wider tensor are read in place. Elements between pixels are not read.
+    ///
+    /// ```
+    /// use convoke::{Conv, Layout, Planner, Run};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([1, 2, 1]).layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+    /// let plan = Planner::new().plan::<f32>(conv, &[1, 2, 3])?;
+    /// let packed = plan.pack(&[1.0, 10.0], None)?;
+    /// let wide = [1.0, 2.0, 0.0, 3.0, 4.0, 0.0, 5.0, 6.0, 0.0];
+    /// let mut y = [0.0; 3];
+    /// plan.run(Run::new(&wide, &packed, &mut y).x_pixel_stride(3))?;
+    /// assert_eq!(y, [21.0, 43.0, 65.0]);
+    /// # Ok(()) }
+    /// ```
+    pub fn x_pixel_stride(mut self, elements: usize) -> Self {
+        self.distances.x.pixel = Some(elements);
+        self
+    }
+
+    /// The same of the residual.
+    pub fn residual_pixel_stride(mut self, elements: usize) -> Self {
+        self.distances.residual.pixel = Some(elements);
+        self
+    }
+
+    /// The same of Y, whose elements between pixels stay as they are. So convolutions write side by side
+    /// into the buffer of a concatenation of channels. Y must be initialised for that.
+    pub fn y_pixel_stride(mut self, elements: usize) -> Self {
+        self.distances.y.pixel = Some(elements);
         self
     }
 }
@@ -166,18 +209,21 @@ impl<T: Element> Plan<T> {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
     /// machine](crate::Planner::machine) whose ISA this CPU lacks. Y is untouched then.
     pub fn run<'y>(&self, run: Run<'_, 'y, T>) -> Result<&'y mut [T], Error> {
-        let Run { x, packed, residual, y, workspace, threads, strides } = run;
+        let Run { x, packed, residual, y, workspace, threads, distances } = run;
         self.check_runnable()?;
-        let x_images = self.images("X", x.len(), strides.x, Sizes::OF_X)?;
-        let y_images = self.images("Y", y.len(), strides.y, Sizes::OF_Y)?;
+        let (x_images, x_strides) = self.images("X", x.len(), distances.x, Sizes::OF_X)?;
+        let (y_images, y_strides) = self.images("Y", y.len(), distances.y, Sizes::OF_Y)?;
         if !y.is_init() {
-            // Otherwise, elements between images would stay uninitialised.
+            // Otherwise, elements between images and pixels would stay uninitialised.
             self.check_len("Y", y.len(), self.geometry.output_len(), || self.geometry.output_shape())?;
         }
-        let residual_images = match residual {
-            Addend::Tensor(residual) => self.images("the residual", residual.len(), strides.residual, Sizes::OF_Y)?,
-            _ => y_images,
+        let (residual_images, residual_strides) = match residual {
+            Addend::Tensor(residual) => {
+                self.images("the residual", residual.len(), distances.residual, Sizes::OF_Y)?
+            }
+            _ => (y_images, y_strides),
         };
+        let strides = IoStrides { x: x_strides, residual: residual_strides, y: y_strides };
         let (method, packed) = self.method_for(packed)?;
         let slots = self.slots(method, threads)?;
         let of_thread = method.recipe.scratch.lines();
@@ -192,27 +238,40 @@ impl<T: Element> Plan<T> {
                 Addend::Tensor(residual) => Addend::Tensor(residual_images.get(residual, image)),
                 other => other,
             };
-            lowering.run(task, &Io { x: x_images.get(x, image), weights, bias, residual, y }, scratch);
+            lowering.run(task, &Io { x: x_images.get(x, image), weights, bias, residual, y, strides }, scratch);
         };
         let proven =
             lowering.proven().unwrap_or_else(|error| panic!("{:?}: {}: {error}", self.geometry, self.explain()));
-        Ok(y.fill(&proven, y_images, (threads, slots), (scratch, of_thread), &run))
+        Ok(y.fill(&proven, (y_images, y_strides), (threads, slots), (scratch, of_thread), &run))
     }
 
-    /// The images of a tensor of `len` elements.
-    fn images(&self, name: &str, len: usize, stride: Option<usize>, sizes: Sizes) -> Result<SpacedImages, Error> {
-        let (op, batch, at_once) = (self.geometry.op, self.geometry.batch, (sizes.len)(&self.at_once));
+    /// The images of a tensor of `len` elements, and how each lies.
+    fn images(
+        &self,
+        name: &str,
+        len: usize,
+        distance: Distance,
+        sizes: Sizes,
+    ) -> Result<(SpacedImages, Strides), Error> {
+        let (op, batch) = (self.geometry.op, self.geometry.batch);
         let count = batch.checked_div(self.at_once.batch).unwrap_or(1);
-        let neighbours = SpacedImages { count, len: at_once, stride: at_once };
-        let Some(stride) = stride else {
-            self.check_len(name, len, (sizes.len)(&self.geometry), || (sizes.shape)(&self.geometry))?;
-            return Ok(neighbours);
+        let parts @ (_, channels, positions) = (sizes.parts)(&self.geometry);
+        let strides = self.strides(name, distance.pixel, parts)?;
+        let span = |images: usize| match strides.span(images, channels, positions) {
+            Some(span) => Ok(span),
+            None => bail!(Overflow, "{op}: {name} exceeds the address space: its pixels are {} elements apart", strides.position),
         };
-        let image = at_once.checked_div(self.at_once.batch).unwrap_or(0);
+        let (at_once, image) = (span(self.at_once.batch)?, span(self.at_once.batch.min(1))?);
+        let neighbours = SpacedImages { count, len: at_once, stride: self.at_once.batch.saturating_mul(strides.image) };
+        if distance.image.is_none() && distance.pixel.is_none() {
+            self.check_len(name, len, (sizes.len)(&self.geometry), || (sizes.shape)(&self.geometry))?;
+            return Ok((neighbours, strides));
+        }
+        let stride = distance.image.unwrap_or(strides.image);
         if stride < image {
             bail!(InvalidShape, "{op}: {name} has an image stride of {stride}, an image has {image} elements");
         }
-        if stride != image && batch > count {
+        if stride != strides.image && batch > count {
             bail!(
                 InvalidShape,
                 "{op}: {name} has an image stride of {stride}, and {batch} images of {image} elements are computed \
@@ -232,7 +291,21 @@ impl<T: Element> Plan<T> {
                 "{op}: {name} has {len} elements, {batch} images of {image} elements, {stride} apart, ask for {needed}"
             );
         }
-        Ok(images)
+        Ok((images, strides))
+    }
+
+    /// How the channels and positions of an image lie.
+    fn strides(&self, name: &str, pixel: Option<usize>, (layout, channels, positions): Parts) -> Result<Strides, Error> {
+        let op = self.geometry.op;
+        if let Some(pixel) = pixel {
+            if layout != Layout::ChannelsLast {
+                bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel} and its {layout}: only channels last can");
+            }
+            if pixel < channels {
+                bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel}, a pixel has {channels} elements");
+            }
+        }
+        Ok(Strides::new(layout, channels, positions, pixel.unwrap_or(channels)))
     }
 
     /// The memory of a workspace, if it is enough for some threads.
@@ -255,9 +328,21 @@ impl<T: Element> Plan<T> {
 struct Sizes {
     len: fn(&Geometry) -> usize,
     shape: fn(&Geometry) -> Vec<usize>,
+    parts: fn(&Geometry) -> Parts,
 }
 
+/// The layout of a tensor, its channels, and the positions of a channel.
+type Parts = (Layout, usize, usize);
+
 impl Sizes {
-    const OF_X: Self = Self { len: Geometry::input_len, shape: Geometry::input_shape };
-    const OF_Y: Self = Self { len: Geometry::output_len, shape: Geometry::output_shape };
+    const OF_X: Self = Self {
+        len: Geometry::input_len,
+        shape: Geometry::input_shape,
+        parts: |geometry| (geometry.x_layout, geometry.in_channels, geometry.input_spatial()),
+    };
+    const OF_Y: Self = Self {
+        len: Geometry::output_len,
+        shape: Geometry::output_shape,
+        parts: |geometry| (geometry.y_layout, geometry.out_channels, geometry.output_spatial()),
+    };
 }

@@ -10,7 +10,7 @@ use convoke_kernels::Isa;
 
 use crate::choice::{Accuracy, Algorithm};
 use crate::error::{Error, bail};
-use crate::{DType, Geometry};
+use crate::{DType, Geometry, Layout};
 
 /// The first line of a saved tuning. The number is the version of the form of the lines after it.
 const HEAD: &str = "convoke tuning 1";
@@ -124,7 +124,7 @@ pub(super) struct TuningKey<'a> {
 impl fmt::Display for TuningKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { geometry, dtype, isa, threads, accuracy } = self;
-        let Geometry { op, batch, group, in_channels, out_channels, ref axes, .. } = **geometry;
+        let Geometry { op, batch, group, in_channels, out_channels, ref axes, x_layout, y_layout } = **geometry;
         let accuracy = match accuracy {
             Accuracy::Strict => "strict",
             Accuracy::Standard => "standard",
@@ -134,6 +134,11 @@ impl fmt::Display for TuningKey<'_> {
             f,
             "{op} {dtype} {isa} threads {threads} {accuracy}: N {batch} C {in_channels} M {out_channels} group {group}"
         )?;
+        for (name, layout) in [("X", x_layout), ("Y", y_layout)] {
+            if layout != Layout::default() {
+                write!(f, ", {name} {layout}")?;
+            }
+        }
         axes.iter().try_for_each(|a| {
             let (from, to) = (a.pad_begin, a.pad_end);
             write!(f, ", {} -> {} k{} s{} d{} p{from}:{to}", a.input, a.output, a.kernel, a.stride, a.dilation)

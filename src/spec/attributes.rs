@@ -56,16 +56,6 @@ impl Attributes {
         }
     }
 
-    /// The layouts of X and Y, which an algorithm must have.
-    pub(super) fn layouts(&self) -> Result<[Layout; 2], Error> {
-        for (name, layout) in ["X", "Y"].into_iter().zip(self.layouts) {
-            if layout != Layout::ChannelsFirst {
-                bail!(Unavailable, "{}: the layout of {name} is {layout:?}, must be ChannelsFirst", self.op);
-            }
-        }
-        Ok(self.layouts)
-    }
-
     /// Checks the ranks of X and W, and that all dimensions fit `isize`. Returns the number of
     /// spatial axes, which is at least 1.
     pub(super) fn spatial_rank(&self, x_shape: &[usize]) -> Result<usize, Error> {

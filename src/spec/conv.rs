@@ -64,7 +64,7 @@ impl Conv {
     fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
-        let [x_layout, y_layout] = a.layouts()?;
+        let [x_layout, y_layout] = a.layouts;
         let spatial = a.spatial_rank(x_shape)?;
         let group = a.group()?;
         self.check_channels(x_shape[1], group)?;

@@ -97,7 +97,7 @@ impl ConvTranspose {
     fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
-        let [x_layout, y_layout] = a.layouts()?;
+        let [x_layout, y_layout] = a.layouts;
         let spatial = a.spatial_rank(x_shape)?;
         let group = a.group()?;
         let out_channels = self.check_channels(x_shape[1], group)?;

@@ -1,6 +1,7 @@
 //! The sizes of a convolution, all known and checked.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::axis::Axis;
 use super::op::{MAX_SIZE, Op};
@@ -56,8 +57,51 @@ pub enum Layout {
     /// `(N, C, spatial...)`, as in ONNX.
     #[default]
     ChannelsFirst,
-    /// `(N, spatial..., C)`: an error of every layer, because no algorithm has it yet.
+    /// `(N, spatial..., C)`: NHWC, PyTorch's `channels_last`. The channels of a pixel are neighbours.
     ChannelsLast,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ChannelsFirst => "channels first",
+            Self::ChannelsLast => "channels last",
+        })
+    }
+}
+
+/// Elements from an image, a channel and a position of a tensor to the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Strides {
+    pub(crate) image: usize,
+    pub(crate) channel: usize,
+    pub(crate) position: usize,
+}
+
+impl Strides {
+    /// Those of a tensor whose pixels are `pixel` elements apart. Channels first have no such distance.
+    pub(crate) fn new(layout: Layout, channels: usize, positions: usize, pixel: usize) -> Self {
+        match layout {
+            Layout::ChannelsFirst => Self { image: channels.saturating_mul(positions), channel: positions, position: 1 },
+            Layout::ChannelsLast => Self { image: positions.saturating_mul(pixel), channel: 1, position: pixel },
+        }
+    }
+
+    /// Where an element lies.
+    #[inline]
+    pub(crate) fn at(&self, image: usize, channel: usize, position: usize) -> usize {
+        image * self.image + channel * self.channel + position * self.position
+    }
+
+    /// Elements from the first to the last one of a tensor. None if the address space is smaller.
+    pub(crate) fn span(&self, images: usize, channels: usize, positions: usize) -> Option<usize> {
+        if [images, channels, positions].contains(&0) {
+            return Some(0);
+        }
+        let dims = [(images, self.image), (channels, self.channel), (positions, self.position)];
+        let last = dims.into_iter().try_fold(0_usize, |last, (len, step)| last.checked_add((len - 1).checked_mul(step)?));
+        last?.checked_add(1)
+    }
 }
 
 impl Geometry {
@@ -117,16 +161,38 @@ impl Geometry {
         saturating(elements(self.output_sizes()))
     }
 
-    /// Where an element of X lies, by its image, its channel and its position in the channel.
+    /// Where an element of X lies in its layout, by its image, its channel and its position in the channel.
     #[must_use]
     pub fn input_offset(&self, image: usize, channel: usize, position: usize) -> usize {
-        (image * self.in_channels + channel) * self.input_spatial() + position
+        self.input_strides().at(image, channel, position)
     }
 
     /// The same of Y.
     #[must_use]
     pub fn output_offset(&self, image: usize, channel: usize, position: usize) -> usize {
-        (image * self.out_channels + channel) * self.output_spatial() + position
+        self.output_strides().at(image, channel, position)
+    }
+
+    /// The image, the channel and the position of element `index` of Y, in its layout.
+    #[must_use]
+    pub fn output_place(&self, index: usize) -> (usize, usize, usize) {
+        let (positions, channels) = (self.output_spatial(), self.out_channels);
+        let (outer, inner) = match self.y_layout {
+            Layout::ChannelsFirst => (index / positions, index % positions),
+            Layout::ChannelsLast => (index / channels, index % channels),
+        };
+        match self.y_layout {
+            Layout::ChannelsFirst => (outer / channels, outer % channels, inner),
+            Layout::ChannelsLast => (outer / positions, inner, outer % positions),
+        }
+    }
+
+    pub(crate) fn input_strides(&self) -> Strides {
+        Strides::new(self.x_layout, self.in_channels, self.input_spatial(), self.in_channels)
+    }
+
+    pub(crate) fn output_strides(&self) -> Strides {
+        Strides::new(self.y_layout, self.out_channels, self.output_spatial(), self.out_channels)
     }
 
     /// Taps of the kernel: the product of its spatial sizes.

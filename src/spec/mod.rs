@@ -21,6 +21,7 @@ pub use axis::Axis;
 pub use conv::Conv;
 pub use conv_transpose::ConvTranspose;
 pub use dtype::DType;
+pub(crate) use geometry::Strides;
 pub use geometry::{Geometry, Layout};
 pub use node::{Attribute, NodeInput, Operator};
 pub use op::Op;

@@ -6,7 +6,7 @@ use super::attributes::Attributes;
 use super::conv::Conv;
 use super::conv_transpose::ConvTranspose;
 use super::dtype::DType;
-use super::geometry::Geometry;
+use super::geometry::{Geometry, Layout};
 use super::op::Op;
 use super::padding::AutoPad;
 use super::padding::UNKNOWN_AUTO_PAD;
@@ -92,6 +92,15 @@ impl From<ConvTranspose> for Operator {
 }
 
 impl Operator {
+    /// Sets how X and Y lie in memory, as [`Conv::layouts`].
+    #[must_use]
+    pub fn layouts(self, x: Layout, y: Layout) -> Self {
+        match self {
+            Self::Conv(conv) => conv.layouts(x, y).into(),
+            Self::ConvTranspose(conv) => conv.layouts(x, y).into(),
+        }
+    }
+
     /// Makes an operator if X's shape is not known yet: from a node's type (domain `ai.onnx`),
     /// the model's opset, the node's attributes and W's shape. [`geometry`](Operator::geometry)
     /// checks the values.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use convoke::{AutoPad, Conv, ConvTranspose, DType, Element, Geometry, Operator};
+use convoke::{AutoPad, Conv, ConvTranspose, DType, Element, Geometry, Layout, Operator};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -20,6 +20,18 @@ impl Layer {
     /// A layer.
     pub fn new(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> Self {
         Self { operator: operator.into(), x_shape: x_shape.into() }
+    }
+
+    /// The same layer with other layouts of X and Y.
+    #[must_use]
+    pub fn with_layouts(self, [x, y]: [Layout; 2]) -> Self {
+        Self { operator: self.operator.layouts(x, y), ..self }
+    }
+
+    /// The same layer with channels last in X and in Y.
+    #[must_use]
+    pub fn channels_last(self) -> Self {
+        self.with_layouts([Layout::ChannelsLast; 2])
     }
 
     /// The checked sizes.
@@ -106,6 +118,12 @@ fn channels() -> impl Strategy<Value = DrawnChannels> {
 /// Multiply-adds of a drawn layer, at most, because the reference takes some nanoseconds for
 /// each.
 const MACS: u128 = 60_000;
+
+/// The layouts of X and Y; mostly not both as in ONNX.
+pub fn layouts() -> impl Strategy<Value = [Layout; 2]> {
+    use Layout::{ChannelsFirst as First, ChannelsLast as Last};
+    prop_oneof![1 => Just([First, First]), 1 => Just([First, Last]), 1 => Just([Last, First]), 3 => Just([Last, Last])]
+}
 
 /// Any Conv.
 pub fn conv() -> impl Strategy<Value = Layer> {

@@ -71,7 +71,7 @@ impl Oracle {
         } else {
             (reference::tolerance::<f32>(&self.geometry, element.magnitude), f32::UNIT_ROUNDOFF)
         };
-        let channel = index / self.geometry.output_spatial() % self.geometry.out_channels;
+        let (_, channel, _) = self.geometry.output_place(index);
         if let Some(&wide) = self.wide.get(channel) {
             sum += if T::DTYPE == DType::F64 {
                 usual_transform_error::<f64>(algorithm, wide)

@@ -11,7 +11,7 @@ use convoke::{
     AutoPad::{self, SameLower, SameUpper, Valid},
     Conv, ConvTranspose, DType, Error,
     ErrorKind::{self, InvalidAttribute, InvalidInput, InvalidShape, InvalidType, Overflow, UnsupportedOperator},
-    NodeInput, Operator,
+    NodeInput, Operator, Planner,
 };
 
 /// Asserts that the result is an error of this kind whose message contains all of these words.
@@ -676,16 +676,20 @@ fn case_47_unknown_dimensions() {
     }
 }
 
+/// Algorithms that know channels first alone say so.
 #[test]
-fn a_layout_that_no_algorithm_has() {
+fn a_layout_that_an_algorithm_lacks() {
     use convoke::Layout::{ChannelsFirst, ChannelsLast};
 
-    let refused = |result: Result<convoke::Geometry, Error>| result.unwrap_err().to_string();
-    let conv = Conv::new([2, 2, 3]);
-    assert_eq!(conv.clone().layouts(ChannelsFirst, ChannelsFirst).geometry(&[1, 2, 5]), conv.geometry(&[1, 2, 5]));
-    let message = "Conv: the layout of X is ChannelsLast, must be ChannelsFirst";
-    assert_eq!(refused(conv.layouts(ChannelsLast, ChannelsFirst).geometry(&[1, 2, 5])), message);
-    let conv = ConvTranspose::new([2, 2, 3]);
-    let message = "ConvTranspose: the layout of Y is ChannelsLast, must be ChannelsFirst";
-    assert_eq!(refused(conv.layouts(ChannelsFirst, ChannelsLast).geometry(&[1, 2, 5])), message);
+    let refused = |operator: Operator, algorithm: &str| {
+        let planner = Planner::new().algorithm(algorithm.parse().unwrap());
+        let error = planner.plan::<f32>(operator, &[1, 2, 5]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        error.to_string()
+    };
+    let conv = Operator::from(Conv::new([2, 2, 3]));
+    let message = refused(conv.clone().layouts(ChannelsLast, ChannelsFirst), "gemm");
+    assert!(message.contains("X has its channels last, only channels first"), "{message}");
+    let message = refused(conv.layouts(ChannelsFirst, ChannelsLast), "winograd");
+    assert!(message.contains("Y has its channels last, only channels first"), "{message}");
 }

@@ -58,6 +58,10 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
             3 => layers::conv_transpose()
         ]
         .boxed(),
+        "pixel-gemm" => {
+            let any = prop_oneof![2 => layers::conv(), 1 => layers::pointwise(), 2 => layers::conv_transpose()];
+            (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
+        }
         "gemm" => prop_oneof![3 => layers::conv(), 1 => layers::pointwise()].boxed(),
         name if name == "transposed" || name.starts_with("col2im") => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -135,6 +139,7 @@ random_layers! {
     col2im_gemm: "col2im:gemm";
     col2im_matrixmultiply: "col2im:matrixmultiply";
     naive: "naive";
+    pixel_gemm: "pixel-gemm";
     depthwise: "depthwise";
     grouped: "grouped";
     depthwise_transposed: "depthwise-transposed";

@@ -19,6 +19,7 @@ mod explanations;
 mod forged;
 mod images;
 mod isa_coverage;
+mod layouts;
 mod limits;
 mod lowerings;
 mod machines;

@@ -59,7 +59,7 @@ pub fn against_reference<T: Scalar>(
     for index in sample(&geometry.output_shape(), count) {
         let expected = reference::element(geometry, &operands.x, &operands.w, Some(&operands.b), index);
         let error = distance(y[index].to_f64(), expected.value);
-        let channel = index / geometry.output_spatial() % geometry.out_channels;
+        let (_, channel, _) = geometry.output_place(index);
         let tolerance = reference::tolerance::<T>(geometry, expected.magnitude)
             + usual_transform_error::<T>(algorithm, wide[channel]);
         let of_tolerance = if error == 0.0 { 0.0 } else { error / tolerance };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Machine, Planner, Threads};
+use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Layout, Machine, Operator, Planner, Threads};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Style of good results.
@@ -29,6 +29,9 @@ pub(crate) struct Choice {
     /// How far a result may be from the exact one [default: standard]
     #[arg(long)]
     pub(crate) accuracy: Option<AccuracyName>,
+    /// How X and Y lie in memory
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) layout: LayoutName,
 }
 
 impl Choice {
@@ -51,6 +54,11 @@ impl Choice {
         Ok(planner)
     }
 
+    /// An operator with the layout.
+    pub(crate) fn operator(&self, operator: Operator) -> Operator {
+        operator.layouts(self.layout.into(), self.layout.into())
+    }
+
     /// The instruction set of the plans.
     pub(crate) fn isa(&self) -> Result<Isa> {
         match self.isa.or(self.machine.as_ref().map(Machine::isa)) {
@@ -71,6 +79,25 @@ fn parse_machine(name: &str) -> Result<Machine, String> {
 fn available() -> String {
     let names = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(|isa| isa.to_string());
     names.collect::<Vec<_>>().join(", ")
+}
+
+/// `convoke::Layout`, by the names on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum LayoutName {
+    /// (N, C, spatial...), as in ONNX
+    #[default]
+    ChannelsFirst,
+    /// (N, spatial..., C)
+    ChannelsLast,
+}
+
+impl From<LayoutName> for Layout {
+    fn from(name: LayoutName) -> Self {
+        match name {
+            LayoutName::ChannelsFirst => Self::ChannelsFirst,
+            LayoutName::ChannelsLast => Self::ChannelsLast,
+        }
+    }
 }
 
 /// `convoke::Accuracy`, by the names on the command line.

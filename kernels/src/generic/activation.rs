@@ -31,13 +31,13 @@ pub(crate) unsafe fn activate<V: Simd>(args: &ActivateArgs<V::Elem>) {
 /// As [`activate`].
 #[inline(always)]
 unsafe fn rows<V: Simd>(args: &ActivateArgs<V::Elem>, activation: Activation<V>) {
-    let ActivateArgs { rows, len, x_row, ld, .. } = *args;
+    let ActivateArgs { rows, len, x_row, residual_row, ld, .. } = *args;
     let (whole, rest) = (len / V::LANES * V::LANES, len % V::LANES);
     // SAFETY: the caller's promise of memory and ISA. All vectors end with their row.
     unsafe {
         for row in 0..rows {
             let (x, y) = (args.x.add(row * x_row), args.y.add(row * ld));
-            let residual = if args.residual.is_null() { None } else { Some(args.residual.add(row * ld)) };
+            let residual = if args.residual.is_null() { None } else { Some(args.residual.add(row * residual_row)) };
             let mut at = 0;
             while at < whole {
                 let x = V::load(x.add(at));

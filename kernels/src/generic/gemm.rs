@@ -98,7 +98,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                         store_tile::<V, MR, NRV>(&acc, args.tile);
                         let (x, len) = (args.tile, NRV * V::LANES);
                         let (y, ld, residual) = (store.y.add(offset), store.ldy, store.epilogue.residual_from(offset));
-                        f(&ActivateArgs { activation, rows: MR, len, x, x_row: len, residual, y, ld });
+                        let (rows, x_row, residual_row) = (MR, len, ld);
+                        f(&ActivateArgs { activation, rows, len, x, x_row, residual, residual_row, y, ld });
                     }
                 },
                 // Pairs are never requested with an odd number of rows.
@@ -409,7 +410,7 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
 #[inline(always)]
-unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NRV]; MR], tile: *const V::Elem) {
+pub(super) unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NRV]; MR], tile: *const V::Elem) {
     for i in 0..MR {
         for j in 0..NRV {
             // SAFETY: the index ends at MR * NRV * LANES.
@@ -421,7 +422,7 @@ unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NR
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is writable for `MR * NRV * LANES` elements.
 #[inline(always)]
-unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], tile: *mut V::Elem) {
+pub(super) unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], tile: *mut V::Elem) {
     for i in 0..MR {
         for j in 0..NRV {
             // SAFETY: the index ends at MR * NRV * LANES.

@@ -7,6 +7,8 @@ pub(crate) mod depthwise_transposed;
 pub(crate) mod gemm;
 pub(crate) mod grouped;
 pub(crate) mod interleave;
+pub(crate) mod pixel;
+pub(crate) mod transpose;
 pub(crate) mod winograd;
 
 use crate::real::Real;
@@ -96,6 +98,7 @@ macro_rules! kernels {
         gemm: $($gemm_nr:literal x [$($gemm_mr:literal)+]),+;
         channel_gemm: $($channel_nr:literal x [$($channel_mr:literal)+]),+;
         two_row_gemm: $($two_row_nr:literal x [$($two_row_mr:literal)+]),+;
+        pixel_gemm: $($pixel_nr:literal x [$($pixel_mr:literal)+]),+;
         dw: $dw_nr:literal x [$($dw_mr:literal)+];
         $(dw in $half:ident: $half_nr:literal x [$($half_mr:literal)+];)?
         dwt: $dwt_nr:literal x [$($dwt_mr:literal)+];
@@ -117,6 +120,15 @@ macro_rules! kernels {
                 fn channel_gemm<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
                 fn two_row_gemm<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
                     crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
+            }
+        }
+
+        mod pixel {
+            use super::$vector as V;
+
+            $crate::generic::compile! {
+                #[$attr]
+                fn pixel_gemm<MR, NRV>(crate::pixel::PixelArgs<$elem>) = crate::generic::pixel::pixels::<V, MR, NRV>;
             }
         }
 
@@ -174,6 +186,7 @@ macro_rules! kernels {
             $crate::generic::compile! {
                 #[$attr]
                 fn activate(crate::activation::ActivateArgs<$elem>) = crate::generic::activation::activate::<V>;
+                fn transpose(crate::transpose::TransposeArgs<$elem>) = crate::generic::transpose::transpose::<V>;
                 fn interleave(crate::interleave::InterleaveArgs<'_, $elem>) = crate::generic::interleave::interleave::<V>;
                 fn sum(crate::interleave::SumArgs<'_, $elem>) = crate::generic::interleave::sum::<V>;
                 fn deinterleave(crate::interleave::DeinterleaveArgs<'_, $elem>) = crate::generic::interleave::deinterleave::<V>;
@@ -198,6 +211,11 @@ macro_rules! kernels {
                 ($two_row_mr, $two_row_nr, 2),
                 gemm::two_row_gemm::<{ $two_row_mr / 2 }, { $two_row_nr / LANES }>,
             )),+),+],
+            pixel: &[$($(crate::PixelKernel::new::<$vector>(
+                (concat!(stringify!($elem), "_pixel_gemm_", $pixel_mr, "x", $pixel_nr), $isa),
+                ($pixel_mr, $pixel_nr, 1),
+                pixel::pixel_gemm::<$pixel_mr, { $pixel_nr / LANES }>,
+            )),+),+],
             grouped: &[$($(crate::GroupedKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_group_", $group_mr, "x", $group_nr), $isa),
                 ($group_mr, $group_nr, 1),
@@ -215,6 +233,7 @@ macro_rules! kernels {
             }],
             depthwise_transposed: &$crate::generic::transposed_table!($isa, $elem, $vector),
             activate: Code::new($isa, passes::activate),
+            transpose: Code::new($isa, passes::transpose),
             depthwise: DepthwiseKernels {
                 lanes: LANES,
                 rows: &[$(DepthwiseKernel::along_rows::<$vector>(

@@ -16,6 +16,7 @@ pub(crate) mod of_f32 {
         gemm: 8 x [1 2 3 4], 16 x [1 2];
         channel_gemm: 8 x [1 2 3 4];
         two_row_gemm: 8 x [4];
+        pixel_gemm: 8 x [1 2 3 4];
         dw: 8 x [1 2 3];
         dwt: 8 x [1 2 3];
         group: 8 x [2 3 4], 16 x [2];
@@ -30,6 +31,7 @@ pub(crate) mod of_f64 {
         gemm: 4 x [1 2 3 4], 8 x [1 2];
         channel_gemm: 4 x [1 2 3 4];
         two_row_gemm: 4 x [4];
+        pixel_gemm: 4 x [1 2 3 4];
         dw: 4 x [1 2 3];
         dwt: 4 x [1 2 3];
         group: 4 x [2 3 4], 8 x [2];

@@ -16,6 +16,8 @@ mod source;
 mod taps;
 mod weights;
 
+pub(super) use weights::ChannelWeights;
+
 use super::contract::{Answer, Request};
 use crate::{Element, Op};
 

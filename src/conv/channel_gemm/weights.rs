@@ -21,18 +21,18 @@ const MOST_STEPS: usize = 576;
 /// W is packed in panels of output channels, each `[K][NR]`. K is ordered by blocks of channels, then
 /// taps, then channels of the block.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ChannelWeights {
-    pub(super) groups: usize,
+pub(in crate::conv) struct ChannelWeights {
+    pub(in crate::conv) groups: usize,
     /// Output channels of a group.
-    pub(super) rows: usize,
+    pub(in crate::conv) rows: usize,
     /// The same, with the padding of the last panel.
-    pub(super) padded: usize,
+    pub(in crate::conv) padded: usize,
     /// Input channels of a group.
-    pub(super) channels: usize,
+    pub(in crate::conv) channels: usize,
     /// Input channels of a block of K.
-    pub(super) block: usize,
-    pub(super) taps: usize,
-    pub(super) panels: ChannelPanels,
+    pub(in crate::conv) block: usize,
+    pub(in crate::conv) taps: usize,
+    pub(in crate::conv) panels: ChannelPanels,
 }
 
 impl ChannelWeights {
@@ -41,7 +41,7 @@ impl ChannelWeights {
     /// # Errors
     /// Weights that are packed already have another layout, the ISA has no kernels, or the packed
     /// weights would be too large.
-    pub(super) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
+    pub(in crate::conv) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
         let geometry = request.geometry;
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
@@ -65,62 +65,62 @@ impl ChannelWeights {
         }
     }
 
-    pub(super) fn layout(&self) -> WeightLayout {
+    pub(in crate::conv) fn layout(&self) -> WeightLayout {
         WeightLayout::ChannelPanels { nr: self.nr(), block: self.block }
     }
 
-    pub(super) fn nr(&self) -> usize {
+    pub(in crate::conv) fn nr(&self) -> usize {
         self.panels.wide
     }
 
     /// Panels of a group.
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::conv) fn count(&self) -> usize {
         self.rows.div_ceil(self.nr())
     }
 
-    pub(super) fn k_blocks(&self) -> usize {
+    pub(in crate::conv) fn k_blocks(&self) -> usize {
         self.channels.div_ceil(self.block)
     }
 
     /// Input channels of the last block of K.
-    pub(super) fn last_block(&self) -> usize {
+    pub(in crate::conv) fn last_block(&self) -> usize {
         self.channels - self.k_blocks().saturating_sub(1) * self.block
     }
 
     /// Vectors of a pixel of Y.
-    pub(super) fn vectors(&self) -> usize {
+    pub(in crate::conv) fn vectors(&self) -> usize {
         self.rows.div_ceil(self.panels.lanes)
     }
 
-    pub(super) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
+    pub(in crate::conv) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
         (panels.start * self.nr()).min(self.rows)..(panels.end * self.nr()).min(self.rows)
     }
 
     /// The output channels of a task, counted over all groups.
-    pub(super) fn channels_of(&self, part: &Part) -> Range<usize> {
+    pub(in crate::conv) fn channels_of(&self, part: &Part) -> Range<usize> {
         let (rows, first) = (self.rows_of(&part.panels), part.group * self.rows);
         first + rows.start..first + rows.end
     }
 
-    pub(super) fn steps(&self) -> usize {
+    pub(in crate::conv) fn steps(&self) -> usize {
         self.channels * self.taps
     }
 
     /// Packed values of all groups.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::conv) fn len(&self) -> usize {
         self.groups * self.group_len()
     }
 
     /// Packed values of a group.
-    pub(super) fn group_len(&self) -> usize {
+    pub(in crate::conv) fn group_len(&self) -> usize {
         self.padded * self.steps()
     }
 
-    pub(super) fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
+    pub(in crate::conv) fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
-    pub(super) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
+    pub(in crate::conv) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
         let Self { rows, channels, taps, block, .. } = *self;
         if self.group_len() == 0 {
             return;

@@ -525,9 +525,10 @@ impl<T: Element> Winograd<T> {
         let (geometry, w) = (&self.geometry, &io.weights[self.layout.w()]);
         let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
         let mut element = |index: usize| {
-            let bias = io.bias[index / geometry.output_spatial() % geometry.out_channels].to_f64();
-            let x = |at: usize| io.x[at].to_acc().to_f64();
-            let sum = reference::sum(geometry, index, bias, x, |at| w[at].to_f64());
+            let place = geometry.output_place(index);
+            let bias = io.bias[place.1].to_f64();
+            let x = |n, c, position| io.x[geometry.input_offset(n, c, position)].to_acc().to_f64();
+            let sum = reference::sum(geometry, place, bias, x, |at| w[at].to_f64());
             let residual = io.residual_at(index).to_f64();
             io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
         };

@@ -181,7 +181,7 @@ impl ExplainArgs {
         if let Some(limit) = self.workspace_limit {
             planner = planner.workspace_limit(limit);
         }
-        let plan = planner.plan::<T>(operator, x)?;
+        let plan = planner.plan::<T>(self.choice.operator(operator), x)?;
         let explanation = if self.verbose { format!("{:#}", plan.explain()) } else { plan.explain().to_string() };
         // Its first line is the layer in another form.
         let rest = explanation.lines().skip(1);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use convoke::{DType, Isa};
+use convoke::{DType, Isa, Operator};
 use convoke_tools::data::Scalar;
 use convoke_tools::files;
 use convoke_tools::shapes::{self, Layer, describe};
@@ -159,7 +159,7 @@ impl ReportArgs {
         let (mut records, mut rejected, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for layer in layers {
             rows.start(&layer.name);
-            match measure_layer::<T>(layer, &mut main, &mut others) {
+            match measure_layer::<T>((layer, self.choice.operator(layer.operator())), &mut main, &mut others) {
                 Ok(record) => {
                     if !rows.has_begun() {
                         rows.begin(&self.machine(dtype, &main, load).lines(line_width(self.wide)))?;
@@ -236,8 +236,11 @@ impl ReportArgs {
 
 /// Runs a layer in all settings, one right after the other, so that a drift of the machine's
 /// speed affects all alike. Its figures are kept for all settings or for none.
-fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Series, Session)]) -> Result<Record> {
-    let operator = layer.operator();
+fn measure_layer<T: Scalar>(
+    (layer, operator): (&Layer, Operator),
+    main: &mut Session,
+    others: &mut [(Series, Session)],
+) -> Result<Record> {
     let run = |session: &mut Session| {
         interrupt::check()?;
         session.run::<T>(&operator, &layer.x).map(|(figures, _)| figures)

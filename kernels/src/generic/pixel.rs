@@ -1,0 +1,195 @@
+//! The GEMM micro-kernel with vectors along channels, for tensors whose channels are neighbours.
+//!
+//! An MR x NR tile of Y stays in registers. Each step of k multiplies one channel of MR pixels of X, which
+//! are broadcast, by a row of NR packed weights. A table says where the pixels of each tap begin, so that
+//! padding, strides, dilations, phases and the ends of rows are no cases of their own, and X is not copied.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
+)]
+
+use super::gemm::{add_tile, store_tile};
+use crate::Real;
+use crate::activation::{ActivateArgs, Activation};
+use crate::pixel::{PixelArgs, PixelStore, PixelTaps};
+use crate::simd::Simd;
+
+/// Tiles of `MR` pixels times `NRV` vectors of channels.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`PixelArgs`] states for `MR` and `NR = NRV * V::LANES`.
+#[inline(always)]
+pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
+    // SAFETY: the caller's promise. All offsets stay in what PixelArgs and PixelStore name.
+    unsafe {
+        let mut entries = args.entries;
+        for number in 0..args.tiles {
+            let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+            // Sums that this block finishes begin with the bias, which saves adding it.
+            if let Some(store) = &args.store {
+                for j in 0..NRV {
+                    let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
+                    let bias = V::load_first(store.bias.wrapping_add(j * V::LANES), n);
+                    for i in 0..MR {
+                        acc[i][j] = bias;
+                    }
+                }
+                #[cfg(feature="pf")]
+                for i in 0..MR {
+                    let y = store.y.wrapping_add((number * MR + i) * store.ld);
+                    V::prefetch(y.cast());
+                    V::prefetch(y.wrapping_add(NRV * V::LANES - 1).cast());
+                }
+            }
+            for _ in 0..args.taps {
+                let w = args.w.add(*entries as usize * args.channels * NRV * V::LANES);
+                let mut x = [args.zeros; MR];
+                for i in 0..MR {
+                    let place = *entries.add(1 + i);
+                    x[i] = if place < PixelTaps::ZEROS { args.x.wrapping_add(place as usize) } else { args.zeros };
+                }
+                entries = entries.add(1 + MR);
+                block::<V, MR, NRV>(&mut acc, &x, w, args.channels);
+            }
+            // Hidden from LLVM, which would otherwise read all that follows before the loops, and spill it.
+            let args = core::hint::black_box(args);
+            let tile = args.tile.add(number * MR * NRV * V::LANES);
+            if args.accumulate {
+                add_tile::<V, MR, NRV>(&mut acc, tile);
+            }
+            match &args.store {
+                None => store_tile::<V, MR, NRV>(&acc, tile),
+                Some(store) => finish::<V, MR, NRV>(&acc, tile, store, number * MR),
+            }
+        }
+    }
+}
+
+/// The products of one tap: `channels` channels of the pixels at `x` times as many rows of `w`.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: each pixel is readable for `channels` elements, `w` for `channels * NRV`
+/// vectors.
+#[inline(always)]
+unsafe fn block<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &mut [[V; NRV]; MR],
+    x: &[*const V::Elem; MR],
+    w: *const V::Elem,
+    channels: usize,
+) {
+    let mut k = 0;
+    // SAFETY: the caller's promise. The loads end at `channels`.
+    unsafe {
+        // One load brings the scalars of several steps, if the ISA multiplies by a lane.
+        while k + V::SCALARS <= channels {
+            steps::<V, MR, NRV>(acc, x, w, k, V::SCALARS);
+            k += V::SCALARS;
+        }
+        while k < channels {
+            steps::<V, MR, NRV>(acc, x, w, k, 1);
+            k += 1;
+        }
+    }
+}
+
+/// Steps `k..k + n` of [`block`]. `n` is 1 or `SCALARS`, and known to the compiler once this is inlined.
+///
+/// # Safety
+/// As [`block`], for `k + n <= channels`.
+#[inline(always)]
+unsafe fn steps<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &mut [[V; NRV]; MR],
+    x: &[*const V::Elem; MR],
+    w: *const V::Elem,
+    k: usize,
+    n: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if const { V::SCALARS == 1 } {
+            let b = row::<V, NRV>(w, k);
+            for i in 0..MR {
+                let scalar = V::load_scalars(x[i].add(k), 1);
+                for j in 0..NRV {
+                    acc[i][j] = b[j].mul_add_scalar(scalar, 0, acc[i][j]);
+                }
+            }
+            return;
+        }
+        let mut scalars = [V::load_scalars(x[0].add(k), n); MR];
+        for i in 1..MR {
+            scalars[i] = V::load_scalars(x[i].add(k), n);
+        }
+        // Straight-line code: in a loop that is not unrolled yet, the choice of a lane would be a branch.
+        macro_rules! lanes {
+            ($($lane:literal)+) => {$(
+                if $lane < n {
+                    let b = row::<V, NRV>(w, k + $lane);
+                    for i in 0..MR {
+                        for j in 0..NRV {
+                            acc[i][j] = b[j].mul_add_scalar(scalars[i], $lane % V::SCALARS, acc[i][j]);
+                        }
+                    }
+                }
+            )+};
+        }
+        lanes!(0 1 2 3);
+    }
+}
+
+/// Row `k` of the weights.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: the row is readable.
+#[inline(always)]
+unsafe fn row<V: Simd, const NRV: usize>(w: *const V::Elem, k: usize) -> [V; NRV] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut b = [V::splat(V::Elem::ZERO); NRV];
+        for j in 0..NRV {
+            b[j] = V::load(w.add((k * NRV + j) * V::LANES));
+        }
+        b
+    }
+}
+
+/// The epilogue of a finished tile, which begins with pixel `first`: whole vectors that are clamped go from the accumulators to Y, others
+/// through the tile.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `tile` is writable for `MR * NRV` vectors, the rest as [`PixelStore`]
+/// states.
+#[inline(always)]
+unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &[[V; NRV]; MR],
+    tile: *mut V::Elem,
+    store: &PixelStore<V::Elem>,
+    first: usize,
+) {
+    let PixelStore { y, ld, channels, residual, residual_ld, activation, .. } = *store;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let y = y.add(first * ld);
+        let residual = if residual.is_null() { residual } else { residual.add(first * residual_ld) };
+        if let Activation::Clamp(lo, hi) = activation.activation
+            && channels == NRV * V::LANES
+        {
+            let (lo, hi) = (V::splat(lo), V::splat(hi));
+            for i in 0..MR {
+                for j in 0..NRV {
+                    let sums = match residual.is_null() {
+                        true => acc[i][j],
+                        false => acc[i][j].add(V::load(residual.add(i * residual_ld + j * V::LANES))),
+                    };
+                    sums.clamp(lo, hi).store(y.add(i * ld + j * V::LANES));
+                }
+            }
+            return;
+        }
+        store_tile::<V, MR, NRV>(acc, tile);
+        let (activation, f) = (activation.activation, activation.f);
+        let (x_row, len) = (NRV * V::LANES, channels);
+        f(&ActivateArgs { activation, rows: MR, len, x: tile, x_row, residual, residual_row: residual_ld, y, ld });
+    }
+}

@@ -1,0 +1,183 @@
+//! GEMM kernels for tensors whose channels are neighbours: descriptors, raw arguments, and safe calls.
+
+use crate::activation::ActivationKernel;
+use crate::dest::Dest;
+use crate::isa::Code;
+use crate::simd::Simd;
+use crate::ukernel::{Residual, tile_kernel};
+use crate::{Isa, Real};
+
+/// Where the pixels of a tile read X, for each tap of the kernel (indirect convolution: Dukhan, "The
+/// Indirect Convolution Algorithm", 2019).
+#[derive(Debug, Clone, Copy)]
+pub struct PixelTaps<'a> {
+    /// For each tap its number, and for each pixel the place in X, or a place from [`ZEROS`](Self::ZEROS) on.
+    entries: &'a [u32],
+    /// Tiles, and the pixels of each.
+    tiles: usize,
+    pixels: usize,
+    /// The greatest number of a tap, and the furthest place in X.
+    last: usize,
+    furthest: usize,
+    reads_zeros: bool,
+}
+
+impl<'a> PixelTaps<'a> {
+    /// Places from here on read zeros in place of X. So a sum of two places, one of which is this, reads
+    /// zeros too.
+    pub const ZEROS: u32 = 1 << 30;
+
+    /// Takes a table `[tiles][taps][1 + pixels]`: the number of the tap, and a place for each pixel.
+    ///
+    /// # Panics
+    /// If the table ends within a tap, or tiles have different numbers of taps.
+    #[must_use]
+    pub fn new(entries: &'a [u32], tiles: usize, pixels: usize) -> Self {
+        assert!(entries.len().is_multiple_of(tiles * (1 + pixels)), "the table ends within a tap");
+        let (mut last, mut furthest, mut any) = (0, 0, 0);
+        for tap in entries.chunks_exact(1 + pixels) {
+            last = last.max(tap[0]);
+            for place in &tap[1..] {
+                furthest = furthest.max(if *place < Self::ZEROS { *place } else { 0 });
+                any |= place;
+            }
+        }
+        let (last, furthest) = (last as usize, furthest as usize);
+        Self { entries, tiles, pixels, last, furthest, reads_zeros: any >= Self::ZEROS }
+    }
+
+    /// Taps of a tile.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() / (self.tiles * (1 + self.pixels))
+    }
+
+    /// Whether there are no taps.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// The operand X of a tile.
+#[derive(Debug, Clone, Copy)]
+pub struct Pixels<'a, T> {
+    /// The first channel of the block. A place is an index into it.
+    pub x: &'a [T],
+    /// At least as many zeros as the block has channels.
+    pub zeros: &'a [T],
+    /// Channels of the block, which are neighbours in a pixel.
+    pub channels: usize,
+    /// The places of the tile.
+    pub taps: PixelTaps<'a>,
+}
+
+/// What follows the sums of a tile of pixels.
+#[derive(Debug)]
+pub struct PixelEpilogue<'a, T> {
+    /// For each channel that is stored.
+    pub bias: &'a [T],
+    /// Added after the bias.
+    pub residual: Residual<'a, T>,
+    /// Elements from one pixel of the residual to the next.
+    pub residual_ld: usize,
+    /// Applied last.
+    pub activation: ActivationKernel<T>,
+}
+
+/// Raw arguments of a kernel for tiles of `MR` pixels x `NR` channels.
+///
+/// Memory: `entries` is readable for `tiles * taps * (1 + MR)` elements. For each tap, `w + number *
+/// channels * NR` is readable for `channels * NR` elements, and for each place below [`PixelTaps::ZEROS`]
+/// `x + place` for `channels`. If there are other places, `zeros` is readable for `channels`. `tile` is
+/// readable and writable for `tiles * MR * NR`. `store` is valid as [`PixelStore`] states.
+pub(crate) struct PixelArgs<T> {
+    pub(crate) tiles: usize,
+    pub(crate) x: *const T,
+    pub(crate) zeros: *const T,
+    pub(crate) channels: usize,
+    pub(crate) entries: *const u32,
+    pub(crate) taps: usize,
+    pub(crate) w: *const T,
+    pub(crate) tile: *mut T,
+    pub(crate) accumulate: bool,
+    pub(crate) store: Option<PixelStore<T>>,
+}
+
+/// Where the sums of a tile of pixels go.
+///
+/// Memory: `bias` is readable for `channels <= NR` elements. For each pixel i of all tiles, `y + i * ld` is
+/// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. Pixels of
+/// Y do not overlap.
+pub(crate) struct PixelStore<T> {
+    pub(crate) y: *mut T,
+    pub(crate) ld: usize,
+    pub(crate) channels: usize,
+    pub(crate) bias: *const T,
+    pub(crate) residual: *const T,
+    pub(crate) residual_ld: usize,
+    pub(crate) activation: ActivationKernel<T>,
+}
+
+tile_kernel!(
+    /// A GEMM micro-kernel with vectors along output channels, for an X whose channels are neighbours.
+    PixelKernel, PixelArgs, "MR: rows of the tile (output pixels, broadcast).", "NR: columns of the tile (output channels, in vectors)."
+);
+
+impl<T: Real> PixelKernel<T> {
+    /// Computes `tile = [tile +] X * W` over one block of channels, and keeps it in `tile` as `[MR][NR]`.
+    ///
+    /// `w` is a packed panel, `[taps][channels][NR]`.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn partial(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool) {
+        self.call(x, w, tile, accumulate, None);
+    }
+
+    /// Computes the sums of [`partial`](Self::partial) over the last block of channels, and finishes them:
+    /// the first `channels` channels of pixel i go, `activation(sum + bias + residual)`, to `y[i * ld..]`.
+    ///
+    /// # Panics
+    /// If a slice is too short, or pixels of Y overlap.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    pub fn finish(
+        &self,
+        x: &Pixels<'_, T>,
+        w: &[T],
+        tile: &mut [T],
+        accumulate: bool,
+        y: &mut Dest<'_, T>,
+        ld: usize,
+        channels: usize,
+        epilogue: &PixelEpilogue<'_, T>,
+    ) {
+        let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
+        let end = |ld: usize| (self.mr * x.taps.tiles).saturating_sub(1).saturating_mul(ld).saturating_add(channels);
+        assert!(0 < channels && channels <= self.nr(), "channels of this tile");
+        assert!(self.mr == 1 || channels <= ld, "pixels of Y overlap");
+        assert!(end(ld) <= y.len(), "the destination is too short");
+        assert!(bias.len() >= channels, "too few biases");
+        assert!(residual.reaches(end(residual_ld)), "the residual is too short");
+        let (bias, residual, y) = (bias.as_ptr(), residual.as_ptr(), y.as_mut_ptr());
+        self.call(x, w, tile, accumulate, Some(PixelStore { y, ld, channels, bias, residual, residual_ld, activation }));
+    }
+
+    // A call of its own would cost as much as a step of a few k.
+    #[inline(always)]
+    fn call(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: Option<PixelStore<T>>) {
+        let Pixels { x, zeros, channels, taps } = *x;
+        assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
+        assert!(taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels), "a pixel ends beyond the slice of X");
+        assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
+        let rows = taps.last.saturating_add(1).saturating_mul(channels);
+        assert!(taps.is_empty() || w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
+        assert!(tile.len() >= (self.mr * self.nr()).saturating_mul(taps.tiles), "the tile is too short");
+        let (count, entries) = (taps.len(), taps.entries.as_ptr());
+        let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
+        let args = PixelArgs { tiles: taps.tiles, x, zeros, channels, entries, taps: count, w, tile, accumulate, store };
+        // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
+        // for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
+    }
+}

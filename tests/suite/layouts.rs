@@ -1,0 +1,132 @@
+//! Channels last: in X and Y, alone and together, and pixels of wider tensors.
+
+use crate::common::{Combination, Context, Layer, Operands, Oracle, isas, layers, operands};
+use convoke::Layout::{ChannelsFirst, ChannelsLast};
+use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Layout, Planner, Run, Workspace, reference};
+use convoke_tools::data::Scalar;
+use convoke_tools::named;
+
+/// A tensor `(images, channels, positions)` with its channels last.
+fn to_last<T: Copy>(x: &[T], (channels, positions): (usize, usize)) -> Vec<T> {
+    let image = |image: &[T]| (0..positions * channels).map(|i| image[i % channels * positions + i / channels]).collect();
+    x.chunks_exact((channels * positions).max(1)).flat_map(|x| -> Vec<T> { image(x) }).collect()
+}
+
+/// The definition does not depend on how tensors lie.
+#[test]
+fn the_definition_is_the_same_in_all_layouts() {
+    for layer in layers::hard() {
+        let first = layer.geometry();
+        let operands = Operands::<f32>::uniform(&first, 5).with_bias(&first);
+        let bias = operands.bias.as_deref();
+        let expected = reference::all(&first, &operands.x, &operands.w, bias);
+        let (inputs, outputs) = ((first.in_channels, first.input_spatial()), (first.out_channels, first.output_spatial()));
+        for (x_layout, y_layout) in [(ChannelsLast, ChannelsFirst), (ChannelsFirst, ChannelsLast), (ChannelsLast, ChannelsLast)] {
+            let geometry = Layer { operator: layer.operator.clone().layouts(x_layout, y_layout), ..layer.clone() }.geometry();
+            let x = if x_layout == ChannelsLast { to_last(&operands.x, inputs) } else { operands.x.clone() };
+            let want = if y_layout == ChannelsLast { to_last(&expected, outputs) } else { expected.clone() };
+            assert_eq!(reference::all(&geometry, &x, &operands.w, bias), want, "{layer}, {x_layout} to {y_layout}");
+        }
+    }
+}
+
+/// Every algorithm that takes channels last, on the hard layers.
+#[test]
+fn hard_layers_agree_with_channels_last() {
+    fn check<T: Scalar>() {
+        for layer in layers::hard_in::<T>().into_iter().map(Layer::channels_last) {
+            let geometry = layer.geometry();
+            let operands = Operands::<T>::uniform(&geometry, 7).with_bias(&geometry).with_residual(&geometry);
+            let oracle = Oracle::new(&geometry, &operands);
+            let mut count = 0;
+            for combination in Combination::distinct() {
+                for activation in [Activation::None, Activation::Silu] {
+                    let Some(plan) = combination.plan::<T>(&layer, |planner| planner.activation(activation)) else { continue };
+                    let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
+                    let y = operands.run_both_ways(&plan);
+                    assert_eq!(oracle.check(combination.algorithm, activation, &y), Ok(()), "{plan:?}");
+                    count += 1;
+                }
+            }
+            assert!(count > 0, "no algorithm takes {layer}");
+        }
+    }
+    for_each_type!(check());
+}
+
+/// X, residual and Y are channels of wider tensors. What lies between their pixels is not touched.
+#[test]
+fn pixels_of_wider_tensors_are_read_and_written_in_place() {
+    fn check<T: Scalar>(layer: &Layer, algorithm: &str) {
+        let geometry = layer.geometry();
+        let operands = Operands::<T>::uniform(&geometry, 9).with_bias(&geometry).with_residual(&geometry);
+        let (c, m) = (geometry.in_channels, geometry.out_channels);
+        // Elements between pixels that would be noticed in a sum.
+        let widen = |x: &[T], channels: usize, pixel: usize| {
+            let mut wide = vec![T::from_f64(f64::NAN); x.len() / channels * pixel - (pixel - channels)];
+            for (x, wide) in x.chunks_exact(channels).zip(wide.chunks_mut(pixel)) {
+                wide[..channels].copy_from_slice(x);
+            }
+            wide
+        };
+        for isa in isas() {
+            let plan = Planner::new().isa(isa).algorithm(named(algorithm)).activation(Activation::LeakyRelu { alpha: 0.5 });
+            let plan = plan.plan::<T>(layer.operator.clone(), &layer.x_shape).unwrap();
+            let packed = operands.pack(&plan);
+            let expected = operands.run(&plan);
+            let residual = operands.residual.as_deref().unwrap();
+            let x = widen(&operands.x, c, c + 3);
+            let untouched = T::from_f64(77.0);
+            let mut y = vec![untouched; expected.len() / m * (m + 5) - 5];
+            let mut workspace = Workspace::for_plan(&plan).unwrap();
+            let wide_residual = widen(residual, m, m + 2);
+            let run = Run::new(&x, &packed, &mut y).residual(Some(&wide_residual)).workspace(&mut workspace);
+            plan.run(run.x_pixel_stride(c + 3).residual_pixel_stride(m + 2).y_pixel_stride(m + 5)).unwrap();
+            for (y, expected) in y.chunks(m + 5).zip(expected.chunks_exact(m)) {
+                assert_eq!(operands::bits(&y[..m]), operands::bits(expected), "{plan:?}");
+                assert!(y[m..].iter().all(|y| y.to_f64() == 77.0), "{plan:?}");
+            }
+            let mut in_place = widen(residual, m, m + 1);
+            let run = Run::in_place(&operands.x, &packed, &mut in_place).y_pixel_stride(m + 1);
+            plan.run(run).unwrap();
+            for (y, expected) in in_place.chunks(m + 1).zip(expected.chunks_exact(m)) {
+                assert_eq!(operands::bits(&y[..m]), operands::bits(expected), "{plan:?}");
+                assert!(y[m..].iter().all(|y| y.to_f64().is_nan()), "{plan:?}");
+            }
+        }
+    }
+    let layers = [
+        Layer::new(Conv::new([19, 7, 3, 3]).pads([1, 1, 1, 1]), [2, 7, 9, 8]),
+        Layer::new(Conv::new([6, 9, 2]).group(2).strides([2]), [1, 18, 31]),
+        Layer::new(Conv::new([5, 3, 3, 3]).pads([1, 1, 1, 1]).strides([2, 2]), [1, 3, 9, 11]),
+        Layer::new(ConvTranspose::new([4, 17, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [2, 4, 5, 6]),
+    ];
+    for layer in layers.map(Layer::channels_last) {
+        for algorithm in ["pixel-gemm", "naive"] {
+            for_each_type!(check(&layer, algorithm));
+        }
+    }
+}
+
+#[test]
+fn distances_of_pixels_that_cannot_be_are_refused() {
+    let conv = |layout: Layout| Conv::new([2, 3, 1]).layouts(layout, layout);
+    let plan = Planner::new().plan::<f32>(conv(ChannelsFirst), &[1, 3, 4]).unwrap();
+    let packed = plan.pack(&[1.0; 6], None).unwrap();
+    let (x, mut y) = ([1.0; 12], [5.0; 8]);
+    let error = plan.run(Run::new(&x, &packed, &mut y).x_pixel_stride(3)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidShape);
+    assert_eq!(error.to_string(), "Conv: X has a pixel stride of 3 and its channels first: only channels last can");
+    let plan = Planner::new().plan::<f32>(conv(ChannelsLast), &[1, 3, 4]).unwrap();
+    let packed = plan.pack(&[1.0; 6], None).unwrap();
+    let error = plan.run(Run::new(&x, &packed, &mut y).y_pixel_stride(1)).unwrap_err();
+    assert_eq!(error.to_string(), "Conv: Y has a pixel stride of 1, a pixel has 2 elements");
+    let error = plan.run(Run::new(&x, &packed, &mut y).x_pixel_stride(4)).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::BufferLength, "Conv: X has 12 elements, 1 images of 15 elements, 16 apart, ask for 15")
+    );
+    let error = plan.run(Run::new(&x, &packed, &mut y).x_pixel_stride(usize::MAX / 2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overflow);
+    assert_eq!(y, [5.0; 8]);
+}
