@@ -186,8 +186,9 @@ impl<T: Element> Lowering<T> for PixelGemm<T> {
         let (table, counts) = (arena.get(self.table), arena.get(self.counts));
         zeros.fill(T::Acc::ZERO);
         let (tiles, range) = self.chunk(columns);
-        let input_rows = tiles.phase.input_rows(&self.geometry, &tiles.rows_of(&range));
-        let (x, places) = self.blocking.source.read(self.isa, io, &self.geometry, (group, &input_rows), (copy, widened));
+        let is_joined = self.blocking.source.is_joined();
+        let window = tiles.phase.window(&self.geometry, &tiles.pixels_of(&range), is_joined);
+        let (x, places) = self.blocking.source.read(self.isa, io, &self.geometry, (group, &window), (copy, widened));
         let writer = TableWriter { geometry: &self.geometry, phase: &tiles.phase, places };
         self.write_tables(&writer, tiles, range.clone(), table, counts);
         let chunk = PixelChunk { tiles, range, group, x, zeros, table, counts };

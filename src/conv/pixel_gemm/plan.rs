@@ -10,7 +10,7 @@ use convoke_kernels::{PixelKernel, PixelTaps, Real};
 
 use super::lowering::PixelGemm;
 use super::source::{PixelSource, RowCopy};
-use super::taps::PixelPhase;
+use super::taps::{InputWindow, PixelPhase};
 use crate::conv::channel_gemm::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Offer, Recipe, Request};
 use crate::conv::macro_kernel::RowPanels;
@@ -70,10 +70,9 @@ impl PhaseTiles {
         self.tile(tiles.start).0..last + height
     }
 
-    /// The rows along the last axis, over all images, that some tiles have pixels of.
-    pub(super) fn rows_of(&self, tiles: &Range<usize>) -> Range<usize> {
-        let (pixels, width) = (self.pixels_of(tiles), self.phase.last().count);
-        pixels.start / width..pixels.end.div_ceil(width)
+    /// The part of X that a chunk reads.
+    pub(super) fn window(&self, geometry: &Geometry, chunk: usize, is_joined: bool) -> InputWindow {
+        self.phase.window(geometry, &self.pixels_of(&self.tiles_of(chunk)), is_joined)
     }
 }
 
@@ -98,7 +97,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let (weights, split) = (&blocking.weights, blocking.split);
     let finish = Finish::new(request);
     let mut scratch = Ledger::default();
-    let copy = scratch.book("rows of X", blocking.source.copy_len().ok_or("the copy of X exceeds the address space")?);
+    let copy = scratch.book("rows of X", blocking.source.copy_len());
     let widened = scratch.book("widened rows", blocking.widened_len(request));
     let zeros = scratch.book("zeros", blocking.channels_of_call());
     let tile_len = blocking.group * blocking.most_pixels() * weights.nr();
@@ -148,7 +147,7 @@ impl<A: Real> PixelBlocking<A> {
         let is_joined = weights.k_blocks() == 1 && joins_taps(geometry);
         let (is_copied, pads) = (!T::DIRECT || geometry.x_layout != Layout::ChannelsLast, geometry.axes.last().is_some_and(crate::Axis::is_padded));
         let source = match is_copied || (is_joined && pads) {
-            true => PixelSource::Copy(RowCopy::new(geometry, is_joined)?),
+            true => PixelSource::Copy(RowCopy { channels: weights.channels, is_joined, most_len: 0 }),
             false => PixelSource::InPlace { is_joined },
         };
         let taps = phases.iter().map(PixelPhase::taps).max().unwrap_or(0);
@@ -176,11 +175,13 @@ impl<A: Real> PixelBlocking<A> {
             new.split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, new.split.panels.max(1));
         }
         if let PixelSource::Copy(copy) = &mut new.source {
-            let of_chunk = |phase: &PhaseTiles, chunk: usize| {
-                phase.phase.input_rows(geometry, &phase.rows_of(&phase.tiles_of(chunk))).len()
-            };
-            let rows = new.phases.iter().flat_map(|phase| (0..phase.chunks()).map(move |chunk| of_chunk(phase, chunk)));
-            copy.most_rows = rows.max().unwrap_or(0);
+            let window = |phase: &PhaseTiles, chunk: usize| phase.window(geometry, chunk, is_joined).pixels();
+            let windows =
+                new.phases.iter().flat_map(|phase| (0..phase.chunks()).map(move |chunk| window(phase, chunk)));
+            copy.most_len = windows.max().unwrap_or(0).saturating_mul(copy.channels);
+            if copy.most_len >= PixelTaps::ZEROS as usize {
+                return Err(alloc::format!("a copy of X has {} elements, at most {}", copy.most_len, PixelTaps::ZEROS - 1));
+            }
         }
         Ok(new)
     }
@@ -218,7 +219,7 @@ impl<A: Real> PixelBlocking<A> {
     fn widened_len<T: Element<Acc = A>>(&self, request: &Request<'_, T>) -> usize {
         match self.source {
             PixelSource::Copy(copy) if !T::DIRECT && request.geometry.x_layout != Layout::ChannelsLast => {
-                copy.input * copy.channels
+                copy.most_len
             }
             _ => 0,
         }
@@ -246,19 +247,33 @@ impl<A: Real> PixelBlocking<A> {
 
     fn work<T: Element<Acc = A>>(&self, request: &Request<'_, T>) -> Work {
         let Request { geometry, machine, .. } = *request;
-        let of_phase = |phase: &PhaseTiles| self.phase_work(machine, phase);
+        let of_phase = |phase: &PhaseTiles| self.phase_work(machine, phase) + self.finish_work(geometry, phase);
         let computing = self.phases.iter().map(of_phase).fold(Work::default(), |sum, work| sum + work);
         let copied = match self.source {
             PixelSource::InPlace { .. } => 0.0,
-            PixelSource::Copy(copy) => (copy.most_rows * copy.width * copy.channels * self.split.columns * self.split.shares) as f64,
+            PixelSource::Copy(copy) => copy.most_len as f64 * (self.split.columns * self.split.shares) as f64,
+        };
+        let copying = match geometry.x_layout {
+            Layout::ChannelsLast => Item::COPIED_ELEMENTS.times(copied),
+            Layout::ChannelsFirst => Item::GATHERED_VECTORS.times(copied / self.weights.panels.lanes as f64),
         };
         let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
         let fetching = machine.fetch_weights(bytes * self.split.columns as f64, bytes);
-        machine.overlapped(computing * geometry.group as f64 + Item::COPIED_ELEMENTS.times(copied), fetching)
+        machine.overlapped((computing + copying) * geometry.group as f64, fetching)
             + Item::TASKS.times(self.split.tasks() as f64)
     }
 
-    /// The work of one group of channels.
+    /// The way of finished sums of one group of channels into a Y whose channels come first.
+    fn finish_work(&self, geometry: &Geometry, phase: &PhaseTiles) -> Work {
+        let pixels = (phase.rows * phase.pixels) as f64;
+        match (geometry.y_layout, phase.phase.is_dense()) {
+            (Layout::ChannelsLast, _) => Work::default(),
+            (_, true) => Item::TRANSPOSED_VECTORS.times(pixels * self.weights.vectors() as f64),
+            (_, false) => Item::SCATTERED_ELEMENTS.times(pixels * self.weights.rows as f64),
+        }
+    }
+
+    /// The products of one group of channels.
     fn phase_work(&self, machine: &Machine, phase: &PhaseTiles) -> Work {
         let (weights, tiles) = (&self.weights, phase.tiles() as f64);
         let pixels = phase.cut.height(0).max(1);
@@ -287,21 +302,4 @@ fn joins_taps(geometry: &Geometry) -> bool {
         && geometry.group == 1
         && geometry.in_channels < FEW_CHANNELS
         && last.is_some_and(|last| last.kernel > 1 && last.dilation == 1)
-}
-
-impl RowCopy {
-    fn new(geometry: &Geometry, is_joined: bool) -> Result<Self, String> {
-        let last = geometry.axes[geometry.axes.len() - 1];
-        let (channels, input) = (geometry.in_channels_per_group(), last.input);
-        let (margin, width) = match is_joined {
-            false => (0, Some(input)),
-            true => {
-                let reach = (last.output - 1).checked_mul(last.stride).and_then(|reach| reach.checked_add(last.kernel));
-                (last.pad_begin, reach.map(|reach| reach.max(last.pad_begin + input)))
-            }
-        };
-        let width = width.filter(|width| width.checked_mul(channels).is_some_and(|len| len < PixelTaps::ZEROS as usize));
-        let width = width.ok_or_else(|| String::from("the padded rows of X exceed 2^30 elements"))?;
-        Ok(Self { width, margin, input, channels, is_joined, most_rows: 0 })
-    }
 }

@@ -1,10 +1,8 @@
 //! Where tiles read X: in place, or in a copy of rows.
 
-use core::ops::Range;
-
 use convoke_kernels::{Isa, Real, stream, transpose};
 
-use super::taps::RowPlaces;
+use super::taps::{InputWindow, RowPlaces};
 use crate::conv::contract::Io;
 use crate::element::Element;
 use crate::{Geometry, Layout};
@@ -19,26 +17,22 @@ pub(super) enum PixelSource {
     Copy(RowCopy),
 }
 
-/// Rows of X in the type of sums, with the channels of one group, and with padding at both ends if the taps
-/// of a row are joined.
+/// A window of X in the type of sums, with the channels of one group. If the taps of a row are joined, it has
+/// padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RowCopy {
-    /// Pixels of a row: `margin` of padding, those of X, and padding.
-    pub(super) width: usize,
-    pub(super) margin: usize,
-    /// Pixels of X in a row, and the channels of a group.
-    pub(super) input: usize,
+    /// The channels of a group.
     pub(super) channels: usize,
     pub(super) is_joined: bool,
-    /// Rows of a chunk, at most.
-    pub(super) most_rows: usize,
+    /// Values of a window, at most.
+    pub(super) most_len: usize,
 }
 
 impl PixelSource {
-    pub(super) fn copy_len(&self) -> Option<usize> {
+    pub(super) fn copy_len(&self) -> usize {
         match self {
-            Self::InPlace { .. } => Some(0),
-            Self::Copy(copy) => copy.row_len().checked_mul(copy.most_rows),
+            Self::InPlace { .. } => 0,
+            Self::Copy(copy) => copy.most_len,
         }
     }
 
@@ -49,14 +43,14 @@ impl PixelSource {
         }
     }
 
-    /// The operand of a chunk that reads some rows of X, and how its rows lie. It begins with the first
+    /// The operand of a chunk that reads a window of X, and how its rows lie. It begins with the first
     /// channel of a group.
     pub(super) fn read<'a, T: Element>(
         &self,
         isa: Isa,
         io: &Io<'a, T>,
         geometry: &Geometry,
-        (group, rows): (usize, &Range<usize>),
+        (group, window): (usize, &InputWindow),
         (copy, widened): (&'a mut [T::Acc], &mut [T::Acc]),
     ) -> (&'a [T::Acc], RowPlaces) {
         let (width, pixel) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x.position);
@@ -64,63 +58,57 @@ impl PixelSource {
         match self {
             Self::InPlace { is_joined } => {
                 let x = T::as_acc(io.x).unwrap_or(&[]);
-                let places = RowPlaces { first: 0, row: width * pixel, pixel, margin: 0, is_joined: *is_joined };
+                let places = RowPlaces { first: 0, column: 0, row: width * pixel, pixel, is_joined: *is_joined };
                 (x.get(channel..).unwrap_or(&[]), places)
             }
             Self::Copy(layout) => {
+                let inside = window.columns.start.clamp(0, width as isize) as usize
+                    ..window.columns.end.clamp(0, width as isize) as usize;
                 let of_image = (geometry.input_spatial() / width.max(1)).max(1);
-                for (row, to) in rows.clone().zip(copy.chunks_exact_mut(layout.row_len().max(1))) {
-                    let first = io.strides.x.at(row / of_image, channel, row % of_image * width);
+                let row_len = window.columns.len() * layout.channels;
+                for (row, to) in window.rows.clone().zip(copy.chunks_exact_mut(row_len.max(1))) {
+                    let before = (inside.start as isize - window.columns.start) as usize * layout.channels;
+                    let (before, rest) = to.split_at_mut(before);
+                    let (to, behind) = rest.split_at_mut(inside.len() * layout.channels);
+                    before.fill(T::Acc::ZERO);
+                    behind.fill(T::Acc::ZERO);
+                    let first = io.strides.x.at(row / of_image, channel, row % of_image * width + inside.start);
                     let x = io.x.get(first..).unwrap_or(&[]);
                     match geometry.x_layout {
                         Layout::ChannelsLast => layout.fill(isa, x, pixel, to),
                         Layout::ChannelsFirst => layout.transpose(isa, x, io.strides.x.channel, to, widened),
                     }
                 }
-                let (row, pixel) = (layout.row_len(), layout.channels);
-                let RowCopy { margin, is_joined, .. } = *layout;
-                (copy, RowPlaces { first: rows.start, row, pixel, margin, is_joined })
+                let (pixel, is_joined) = (layout.channels, layout.is_joined);
+                let (first, column) = (window.rows.start, window.columns.start);
+                (copy, RowPlaces { first, column, row: row_len, pixel, is_joined })
             }
         }
     }
 }
 
 impl RowCopy {
-    fn row_len(&self) -> usize {
-        self.width * self.channels
-    }
-
-    /// Copies one row of pixels. `x` begins with it, and its pixels are `pixel` elements apart.
+    /// Copies pixels of a row. `x` begins with the first, and they are `pixel` elements apart.
     fn fill<T: Element>(&self, isa: Isa, x: &[T], pixel: usize, to: &mut [T::Acc]) {
-        let inside = self.inside(to);
         if pixel == self.channels {
-            return stream::widen(isa, &x[..inside.len()], inside);
+            return stream::widen(isa, &x[..to.len()], to);
         }
-        for (i, to) in inside.chunks_exact_mut(self.channels.max(1)).enumerate() {
+        for (i, to) in to.chunks_exact_mut(self.channels.max(1)).enumerate() {
             stream::widen(isa, &x[i * pixel..][..to.len()], to);
         }
     }
 
-    /// Copies one row of pixels from rows of channels. `x` begins with the first of them, and they are
+    /// Copies pixels of a row from rows of channels. `x` begins with the first of them, and they are
     /// `channel` elements apart. They go through `widened`, if X has not the type of sums.
     fn transpose<T: Element>(&self, isa: Isa, x: &[T], channel: usize, to: &mut [T::Acc], widened: &mut [T::Acc]) {
-        let inside = self.inside(to);
-        let size = (self.channels, self.input);
+        let pixels = to.len().checked_div(self.channels).unwrap_or(0);
+        let size = (self.channels, pixels);
         if let Some(x) = T::as_acc(x) {
-            return transpose(isa, size, (x, channel), (inside, self.channels));
+            return transpose(isa, size, (x, channel), (to, self.channels));
         }
-        for (c, to) in widened.chunks_exact_mut(self.input.max(1)).enumerate().take(self.channels) {
-            stream::widen(isa, &x[c * channel..][..to.len()], to);
+        for (c, row) in widened.chunks_exact_mut(pixels.max(1)).enumerate().take(self.channels) {
+            stream::widen(isa, &x[c * channel..][..row.len()], row);
         }
-        transpose(isa, size, (widened, self.input), (inside, self.channels));
-    }
-
-    /// The pixels of X in a row of the copy. The others become zeros.
-    fn inside<'t, A: Real>(&self, row: &'t mut [A]) -> &'t mut [A] {
-        let (before, rest) = row.split_at_mut(self.margin * self.channels);
-        let (inside, behind) = rest.split_at_mut(self.input * self.channels);
-        before.fill(A::ZERO);
-        behind.fill(A::ZERO);
-        inside
+        transpose(isa, size, (widened, pixels), (to, self.channels));
     }
 }

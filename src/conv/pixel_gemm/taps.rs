@@ -69,15 +69,29 @@ pub(super) struct PixelPhase {
     lines: Vec<OutputLine>,
 }
 
+/// The furthest that an axis may reach: its inputs and outputs are numbers with a sign.
+const MOST_REACH: usize = isize::MAX as usize >> 3;
+
+/// Whether the places of an axis can be computed.
+fn is_in_reach(axis: &Axis) -> bool {
+    let reaches = [
+        axis.kernel.checked_mul(axis.dilation),
+        axis.output.checked_mul(axis.stride),
+        axis.input.checked_mul(axis.stride),
+        axis.pad_begin.checked_add(axis.output),
+    ];
+    reaches.iter().all(|reach| reach.is_some_and(|reach| reach <= MOST_REACH))
+}
+
 /// Phases of Y, at most.
 pub(super) const MOST_PHASES: usize = 1 << 10;
 
 impl PixelPhase {
-    /// All phases of a layer that have outputs. None if they are too many.
+    /// All phases of a layer that have outputs. None if they are too many, or reach too far.
     pub(super) fn all(geometry: &Geometry) -> Option<Vec<Self>> {
         let strides = geometry.axes.iter().map(|axis| if geometry.op == Op::Conv { 1 } else { axis.stride.min(axis.output) });
         let count = strides.fold(1_usize, |count, stride| count.saturating_mul(stride));
-        if count > MOST_PHASES {
+        if count > MOST_PHASES || !geometry.axes.iter().all(is_in_reach) {
             return None;
         }
         let mut phases = vec![Self { lines: Vec::new() }];
@@ -125,8 +139,29 @@ impl PixelPhase {
         at
     }
 
+    /// The part of X that some pixels of the phase read. They are counted over its rows in all images. If the
+    /// taps of a row are joined, padding belongs to it.
+    pub(super) fn window(&self, geometry: &Geometry, pixels: &Range<usize>, is_joined: bool) -> InputWindow {
+        let (last, axis) = (self.last(), geometry.axes[geometry.axes.len() - 1]);
+        let rows = pixels.start / last.count..pixels.end.div_ceil(last.count);
+        let outputs = match rows.len() {
+            1 => pixels.start % last.count..(pixels.end - 1) % last.count + 1,
+            _ => 0..last.count,
+        };
+        let columns = match (is_joined, last.taps.first(), last.taps.last()) {
+            (true, Some((_, first)), Some((_, end))) => {
+                last.input(outputs.start, *first)..last.input(outputs.end - 1, *end) + 1
+            }
+            _ => {
+                let inputs = last.inputs(&outputs, axis.input);
+                inputs.start as isize..inputs.end as isize
+            }
+        };
+        InputWindow { rows: self.input_rows(geometry, &rows), columns }
+    }
+
     /// The rows of X, over all axes before the last and all images, that some rows of the phase read.
-    pub(super) fn input_rows(&self, geometry: &Geometry, rows: &Range<usize>) -> Range<usize> {
+    fn input_rows(&self, geometry: &Geometry, rows: &Range<usize>) -> Range<usize> {
         if geometry.input_len() == 0 {
             return 0..0;
         }
@@ -147,16 +182,29 @@ impl PixelPhase {
     }
 }
 
+/// A part of X: rows, over all axes before the last and all images, and columns of each. Columns outside of X
+/// are padding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InputWindow {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<isize>,
+}
+
+impl InputWindow {
+    pub(super) fn pixels(&self) -> usize {
+        self.rows.len().saturating_mul(self.columns.len())
+    }
+}
+
 /// How the rows of X lie, or of their copy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowPlaces {
-    /// The number of the first row.
+    /// The first row and the first column that there are.
     pub(super) first: usize,
+    pub(super) column: isize,
     /// Elements from one row to the next, and from one pixel to the next.
     pub(super) row: usize,
     pub(super) pixel: usize,
-    /// Pixels before those of X in a row.
-    pub(super) margin: usize,
     /// Whether a tap of the last axis stands for all of them: their pixels are neighbours in memory.
     pub(super) is_joined: bool,
 }
@@ -201,7 +249,7 @@ impl TableWriter<'_> {
         column: usize,
     ) -> usize {
         let (axes, last) = (&self.geometry.axes, self.phase.last());
-        let RowPlaces { first, row: row_step, pixel, margin, is_joined } = self.places;
+        let RowPlaces { first, column: first_column, row: row_step, pixel, is_joined } = self.places;
         let (kernel, input) = (axes[axes.len() - 1].kernel, axes[axes.len() - 1].input);
         let taps = if is_joined { &last.taps[..1] } else { &last.taps[..] };
         let (rows, len) = (self.phase.rows(), outputs.len());
@@ -213,10 +261,13 @@ impl TableWriter<'_> {
                 let Some(entry) = rest.next() else { return };
                 written += 1;
                 entry[0] = if is_joined { number } else { number * kernel + tap } as u32;
-                let mut from = last.input(outputs.start, *at) + margin as isize;
+                let mut from = last.input(outputs.start, *at);
                 for place in &mut entry[column..column + len] {
                     let is_inside = is_joined || (0..input as isize).contains(&from);
-                    *place = begin + if is_inside { (from as usize * pixel) as u32 } else { PixelTaps::ZEROS };
+                    *place = begin + match is_inside {
+                        true => ((from - first_column) as usize * pixel) as u32,
+                        false => PixelTaps::ZEROS,
+                    };
                     from += last.advance as isize;
                 }
             }
