@@ -35,12 +35,15 @@ mod portable;
 mod real;
 mod simd;
 pub mod stream;
-pub mod table;
 mod ukernel;
 pub mod winograd;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use catalogue::{
+    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
+    interleave_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+};
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, TapTable,
 };
@@ -51,10 +54,6 @@ pub use half;
 pub use interleave::InterleaveKernel;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{
-    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
-    interleave_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
-};
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{

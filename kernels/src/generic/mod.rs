@@ -104,7 +104,7 @@ macro_rules! kernels {
         use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
         use crate::isa::Code;
         use crate::simd::Simd;
-        use crate::table::Kernels;
+        use crate::catalogue::Kernels;
 
         const LANES: usize = $vector::LANES;
 
