@@ -4,11 +4,6 @@
 //! 1, 2, 4 or 8 phases are interleaved in registers; other numbers of phases an element at a
 //! time.
 
-#![expect(
-    clippy::needless_range_loop,
-    reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
-)]
-
 use super::VectorEpilogue;
 use crate::Real;
 use crate::interleave::{Deinterleave, DeinterleaveArgs, InterleaveArgs, OutputRun, PhaseCopy, SumArgs};

@@ -1,6 +1,12 @@
 //! The kernels, written once over [`Simd`](crate::simd::Simd), and the macros by which an ISA lists its
 //! instances.
 
+#![expect(
+    clippy::needless_range_loop,
+    clippy::manual_memcpy,
+    reason = "loops over indices unroll before arrays are split into registers; loops over iterators do not, and spill them"
+)]
+
 pub(crate) mod activation;
 pub(crate) mod depthwise;
 pub(crate) mod depthwise_transposed;
