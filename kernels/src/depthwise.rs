@@ -8,7 +8,7 @@ use core::ops::Range;
 use crate::dest::Dest;
 use crate::isa::Code;
 use crate::simd::{LEAST_ROW, Simd};
-use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, name_and_isa};
+use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, common_getters};
 use crate::{Isa, Real};
 
 /// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal
@@ -369,7 +369,7 @@ impl<T: Real> DepthwiseKernel<T> {
     }
 }
 
-name_and_isa!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+common_getters!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 
 /// What the tiles of a call read, and where it lies.
 #[derive(Debug)]
@@ -435,12 +435,6 @@ impl<T: Real> DepthwiseKernel<T> {
     #[must_use]
     pub fn mr(&self) -> usize {
         self.mr
-    }
-
-    /// NR: elements of a vector.
-    #[must_use]
-    pub fn nr(&self) -> usize {
-        self.lanes
     }
 
     /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and

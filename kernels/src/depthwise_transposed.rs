@@ -4,7 +4,7 @@ use crate::Real;
 use crate::dest::Dest;
 use crate::isa::Code;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Epilogue, EpilogueArgs, name_and_isa};
+use crate::ukernel::{Epilogue, EpilogueArgs, common_getters};
 
 /// Raw arguments of a kernel.
 ///
@@ -76,7 +76,7 @@ pub struct DepthwiseTransposedKernel<T: 'static> {
     pub(crate) code: Code<[DepthwiseTransposedFn<T>; 2]>,
 }
 
-name_and_isa!(DepthwiseTransposedKernel, "Name, as `<dtype>_dw_transposed_<taps down>x<taps along>`.");
+common_getters!(DepthwiseTransposedKernel, "Name, as `<dtype>_dw_transposed_<taps down>x<taps along>`.");
 
 impl<T: Real> DepthwiseTransposedKernel<T> {
     /// Rows, and elements of a row, are fewer than this: of X, of the output, and cropped before the
@@ -84,12 +84,6 @@ impl<T: Real> DepthwiseTransposedKernel<T> {
     pub const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
     /// The least elements of a row of X.
     pub const LEAST_WIDTH: usize = LEAST_ROW;
-
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
-    }
 
     /// The stride from row to row. Along rows it is always 2.
     #[must_use]

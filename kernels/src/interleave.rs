@@ -3,7 +3,7 @@
 
 use crate::isa::Code;
 use crate::simd::prefetch;
-use crate::ukernel::{EpilogueArgs, Prefetch, name_and_isa};
+use crate::ukernel::{EpilogueArgs, Prefetch, common_getters};
 use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
 /// The sums of several rows of output. The sums of phase p of output row c (a phase row) begin at
@@ -195,15 +195,9 @@ fn end_of_runs(runs: &[OutputRun], rows: usize, ldy: usize) -> usize {
     rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
 }
 
-name_and_isa!(InterleaveKernel, "Name, as `<dtype>_interleave`.");
+common_getters!(InterleaveKernel, "Name, as `<dtype>_interleave`.");
 
 impl<T: Real> InterleaveKernel<T> {
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
-    }
-
     /// Copies the phases of a stride, each to its own rows, with zeros for elements that a row lacks:
     /// see [`Deinterleave`].
     ///

@@ -532,14 +532,20 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// The getters of name and ISA, which every kernel has. `$name` documents the name.
-macro_rules! name_and_isa {
+/// The getters that every kernel has. `$name` documents the name.
+macro_rules! common_getters {
     ($kernel:ident, $name:literal) => {
         impl<T: crate::Real> $kernel<T> {
             #[doc = $name]
             #[must_use]
             pub fn name(&self) -> &'static str {
                 self.name
+            }
+
+            /// Elements of a vector.
+            #[must_use]
+            pub fn lanes(&self) -> usize {
+                self.lanes
             }
 
             /// The ISA that it needs.
@@ -556,7 +562,7 @@ macro_rules! name_and_isa {
         }
     };
 }
-pub(crate) use name_and_isa;
+pub(crate) use common_getters;
 
 /// The descriptor of a kernel for tiles of MR x NR. `$rows` and `$vectors` say what MR and NR count.
 macro_rules! tile_kernel {
@@ -604,12 +610,6 @@ macro_rules! tile_kernel {
                 self.nrv
             }
 
-            /// Elements of a vector.
-            #[must_use]
-            pub fn lanes(&self) -> usize {
-                self.lanes
-            }
-
             /// Rows of the MR scalars: 1, or 2 with half of them each,
             /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
             #[must_use]
@@ -631,7 +631,7 @@ macro_rules! tile_kernel {
             }
         }
 
-        $crate::ukernel::name_and_isa!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+        $crate::ukernel::common_getters!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
     };
 }
 pub(crate) use tile_kernel;

@@ -14,7 +14,7 @@ use self::points::{Points, has_single, pairs};
 
 use crate::isa::Code;
 use crate::simd::mask_in_row;
-use crate::ukernel::{EpilogueArgs, name_and_isa};
+use crate::ukernel::{EpilogueArgs, common_getters};
 use crate::{Dest, Epilogue, Real};
 
 /// Values of a tile along an axis, at most: those of F(6, 3) and F(4, 5).
@@ -567,7 +567,7 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) code: Code<WinogradCode<T>>,
 }
 
-name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
+common_getters!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
@@ -630,12 +630,6 @@ impl<T: Real> WinogradKernel<T> {
     #[must_use]
     pub fn values(&self) -> usize {
         self.down.values * self.along.values
-    }
-
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
     }
 
     /// Transforms the tiles of one channel from its rows: value xi of tile t goes to

@@ -68,7 +68,7 @@ fn depthwise_distances_mean_nothing_without_taps() {
     let family = depthwise_family();
     for kernel in family.rows().iter().chain(family.channels()) {
         for taps in [TapTable::new(&[], HUGE), TapTable::new(&[(1, Vec::new())], HUGE)] {
-            let (rows, width) = (2 * kernel.mr(), kernel.nr() + 1);
+            let (rows, width) = (2 * kernel.mr(), kernel.lanes() + 1);
             let output = DepthwiseOutput { width, row: width, plane: rows * width };
             let mut y = vec![0.0; 2 * rows * width];
             depthwise(kernel, &taps, [HUGE, HUGE, 2], output, &mut y);

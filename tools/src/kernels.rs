@@ -132,7 +132,7 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
     });
     let direct = direct.map(|(k, op)| {
         let rate = measure.map(|duration| peak::direct(k, duration));
-        tile(k.name(), op, (k.mr(), k.nr()), rate)
+        tile(k.name(), op, (k.mr(), k.lanes()), rate)
     });
     let grouped = grouped_kernels::<T>(isa).iter().map(|k| {
         let rate = measure.map(|duration| peak::grouped(k, duration));

@@ -147,7 +147,7 @@ impl<T: Real> Direct<T> {
     /// Operands for a direct kernel of either orientation.
     #[must_use]
     pub fn new(kernel: &DepthwiseKernel<T>) -> Self {
-        let (width, rows) = (4 * kernel.nr(), kernel.mr());
+        let (width, rows) = (4 * kernel.lanes(), kernel.mr());
         let step = width + Self::TAPS - 1;
         let positions: Vec<_> = (0..Self::TAPS as isize).collect();
         let table = DirectTable::new(Self::TAPS, 1, &positions, (1, 0), step);
@@ -155,12 +155,12 @@ impl<T: Real> Direct<T> {
             table: table.filter(|table| table.serves(width, kernel)),
             taps: TapTable::new(&[(Self::TAPS, (0..Self::TAPS as u32).collect())], step),
             // The weights are also enough for kernels whose weights are vectors.
-            w: values(Self::TAPS * Self::TAPS * kernel.nr()),
+            w: values(Self::TAPS * Self::TAPS * kernel.lanes()),
             x: values((rows + Self::TAPS) * step),
             y: vec![T::ZERO; rows * width],
             width,
             rows,
-            x_vector: kernel.nr(),
+            x_vector: kernel.lanes(),
         }
     }
 

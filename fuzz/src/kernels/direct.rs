@@ -252,9 +252,9 @@ fn sums<T: Real>(u: &mut Unstructured<'_>, kernel: &DepthwiseKernel<T>) -> Resul
     let taps = TapTable::new(&groups, step);
     let (first, last) = (size(u, taps.groups())?, size(u, taps.groups())?);
     let (x_vector, x_plane, w_plane) = (size(u, 20)?, size(u, 999)?, size(u, 200)?);
-    let rows = end(tiles.saturating_mul(kernel.mr()), step, 60 + 9 * 80 + kernel.nr());
-    let x = near::<T>(u, end(planes, x_plane, end(width.div_ceil(kernel.nr()), x_vector, rows)))?;
-    let w = near(u, end(planes, w_plane, taps.weights().saturating_mul(kernel.nr())))?;
+    let rows = end(tiles.saturating_mul(kernel.mr()), step, 60 + 9 * 80 + kernel.lanes());
+    let x = near::<T>(u, end(planes, x_plane, end(width.div_ceil(kernel.lanes()), x_vector, rows)))?;
+    let w = near(u, end(planes, w_plane, taps.weights().saturating_mul(kernel.lanes())))?;
     let input =
         DepthwiseInput { taps: &taps, groups: first..last, w: &w, w_plane, x: &x, x_plane, x_vector, planes, tiles };
     output(u, kernel, (planes, tiles, width), |y, output, epilogue| kernel.run(&input, y, output, epilogue))
