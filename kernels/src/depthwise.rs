@@ -635,8 +635,8 @@ impl<T: Real> DepthwiseKernels<T> {
             return;
         }
         assert!(end(channels, src_channel, list.len()) <= src.len(), "the channels end beyond their slice");
-        assert!(list.max().saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
-        let (src, len, slots) = (src.as_ptr(), list.len(), list.offsets().as_ptr());
+        assert!(list.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
+        let (src, len, slots) = (src.as_ptr(), list.len(), list.offsets.as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
         // SAFETY: the assertions cover the memory that GatherArgs asks for.
         unsafe { (self.code.on_this_cpu().gather)(&args) };

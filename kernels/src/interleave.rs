@@ -266,7 +266,7 @@ impl<T: Real> InterleaveKernel<T> {
         assert!(read < usize::MAX, "a run begins beyond the address space");
         for sum in sums {
             assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
-            assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
+            assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max) <= x.len(), "the rows are too short");
         }
         let epilogue = epilogue.checked(y, written, 1);
         let args = SumArgs { x: x.as_ptr(), sums, runs, epilogue, y: y.as_mut_ptr() };

@@ -69,14 +69,14 @@ impl RowOffsets {
 /// A range of rows of a [`RowOffsets`].
 #[derive(Debug, Clone, Copy)]
 pub struct RowOffsetsRef<'a> {
-    offsets: &'a [u32],
+    pub(crate) offsets: &'a [u32],
     /// An upper bound of all offsets.
-    max: usize,
+    pub(crate) max: usize,
     /// Elements from one row of pixels to the next, for kernels of two rows of pixels.
     pitch: usize,
 }
 
-impl<'a> RowOffsetsRef<'a> {
+impl RowOffsetsRef<'_> {
     /// The rows `range` of this range.
     ///
     /// # Panics
@@ -94,16 +94,6 @@ impl<'a> RowOffsetsRef<'a> {
     #[must_use]
     pub fn with_pitch(self, pitch: usize) -> Self {
         Self { pitch, ..self }
-    }
-
-    /// An upper bound of all offsets.
-    #[inline]
-    pub(crate) fn max(&self) -> usize {
-        self.max
-    }
-
-    pub(crate) fn offsets(&self) -> &'a [u32] {
-        self.offsets
     }
 
     /// Number of rows.
@@ -273,10 +263,6 @@ impl StoreMap {
         assert!((1..=u32::BITS as usize).contains(&lanes), "no lanes, or more than a mask has bits");
     }
 
-    fn plain_until(&self, first: usize) -> usize {
-        self.plain_until[first] as usize
-    }
-
     /// The entries, one for each vector.
     #[must_use]
     pub fn columns(&self) -> &[Column] {
@@ -324,10 +310,6 @@ impl<'a, T> Residual<'a, T> {
     /// Whether a kernel can read `len` elements, or there is no residual.
     pub(crate) fn reaches(&self, len: usize) -> bool {
         self.is_none() || len <= self.len
-    }
-
-    pub(crate) fn as_ptr(&self) -> *const T {
-        self.first
     }
 
     /// The residual of a destination that begins `offset` elements later.
@@ -391,7 +373,7 @@ impl<T: Real> Epilogue<'_, T> {
     fn args(&self) -> EpilogueArgs<T> {
         let Self { bias, residual, lo, hi } = *self;
         let is_plain = lo == T::NEG_INFINITY && hi == T::INFINITY;
-        EpilogueArgs { bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi, is_plain }
+        EpilogueArgs { bias: bias.as_ptr(), residual: residual.first, lo, hi, is_plain }
     }
 }
 
@@ -731,7 +713,7 @@ impl<T: Real> SpatialKernel<T> {
         let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
         let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
-        let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
+        let is_plain = adds_residual && first + self.nrv <= map.plain_until[first] as usize;
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
         let mut epilogue = epilogue.checked(y, end, rows);
         if activation.is_some() {

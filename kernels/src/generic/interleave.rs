@@ -95,7 +95,7 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             let sum = args.sums.get_unchecked(phase);
             let x = x.wrapping_add(next);
             let mut acc = [bias; NV];
-            for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
+            for (offset, w) in sum.koff.offsets.iter().zip(sum.w) {
                 let (row, w) = (x.add(*offset as usize), V::splat(*w));
                 for j in 0..NV {
                     acc[j] = w.mul_add(V::load(row.add(j * V::LANES)), acc[j]);
