@@ -366,11 +366,6 @@ impl<T: Real> Epilogue<'_, T> {
         assert!(end <= y.len(), "the destination is too short");
         assert!(self.bias.len() >= biases, "too few biases");
         assert!(self.residual.reaches(end), "the residual is too short");
-        self.args()
-    }
-
-    #[inline]
-    fn args(&self) -> EpilogueArgs<T> {
         let Self { bias, residual, lo, hi } = *self;
         let is_plain = lo == T::NEG_INFINITY && hi == T::INFINITY;
         EpilogueArgs { bias: bias.as_ptr(), residual: residual.first, lo, hi, is_plain }

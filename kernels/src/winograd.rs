@@ -222,14 +222,8 @@ impl Planes {
     /// Elements of all planes, with room for whole vectors behind the last tile. Blocks of at most as
     /// many rows and columns of tiles need no more.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn scratch_len(&self) -> usize {
         self.free_room.1
-    }
-
-    /// Whether there is nothing in them.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Whether the planes are for a kernel with these tiles, these vectors, and the same way to
@@ -471,7 +465,7 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
 /// Raw arguments of a split, and of the computation of free rows.
 ///
 /// Memory: `x + i * row_stride + e` is readable for each i below the number of the border's rows
-/// and each e below that of its elements. `planes` is writable for `Planes::len()` elements of
+/// and each e below that of its elements. `planes` is writable for `Planes::scratch_len()` elements of
 /// the border's shape. That covers a vector behind every place, and behind all of that the rows
 /// at `free`, in whole vectors. The border belongs to this kernel. Its shape is straight only as
 /// part of [`StraightArgs`].
@@ -643,7 +637,7 @@ impl<T: Real> WinogradKernel<T> {
         let TileSource { x, row_stride, next } = *source;
         let Border { rows, elements, shape, .. } = border;
         assert!(shape.is_of(self), "the border of another kernel");
-        assert!(planes.len() >= shape.len(), "the planes are too short");
+        assert!(planes.len() >= shape.scratch_len(), "the planes are too short");
         let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
         assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
         let end = shape.tiles + self.lanes - 1;

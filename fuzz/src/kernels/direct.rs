@@ -283,7 +283,7 @@ pub(super) fn winograd<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
         let (rows, columns) = (size(u, 4)?, size(u, 40)?);
         let spare = size(u, kernel.down().outputs)?;
         let shape = Planes::new(kernel, rows, columns, spare);
-        if shape.len() > 1 << 20 {
+        if shape.scratch_len() > 1 << 20 {
             return Ok(());
         }
         let mut range = |len: usize| -> Result<_> { Ok(size(u, len)?..size(u, len)?) };
@@ -291,7 +291,7 @@ pub(super) fn winograd<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
         let border = Border::new(kernel, &shape, live_rows.clone(), live.clone());
         let (row_stride, v_plane) = (live.len().saturating_add(size(u, 2)?), shape.tiles() + kernel.lanes());
         let x = near::<T>(u, end(live_rows.len(), row_stride, live.len()))?;
-        let (mut planes, mut v) = (near(u, shape.len())?, near(u, kernel.values() * v_plane)?);
+        let (mut planes, mut v) = (near(u, shape.scratch_len())?, near(u, kernel.values() * v_plane)?);
         let source = TileSource { x: &x, row_stride, next: u.arbitrary()? };
         kernel.input(&source, &border, &mut planes, &mut v, v_plane);
         return Ok(());
