@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, common_getters};
@@ -555,11 +555,6 @@ impl<T: Real> DepthwiseKernel<T> {
             epilogue: epilogue.checked(y, written, planes),
         })
     }
-}
-
-/// The end of `count` parts, `step` apart, of which the last has `len` elements.
-fn end(count: usize, step: usize, len: usize) -> usize {
-    (count - 1).saturating_mul(step).saturating_add(len)
 }
 
 /// Whether no two of `count` parts, `step` apart, begin at one element.

@@ -1,6 +1,7 @@
 //! Interleaves rows of sums, one for each phase, into one row of output, with the epilogue; and the
 //! inverse.
 
+use crate::dest::end;
 use crate::isa::Code;
 use crate::simd::prefetch;
 use crate::ukernel::{EpilogueArgs, Prefetch, common_getters};
@@ -191,8 +192,7 @@ pub struct InterleaveKernel<T: 'static> {
 
 /// The end of what runs write in `rows` rows, `ldy` apart.
 fn end_of_runs(runs: &[OutputRun], rows: usize, ldy: usize) -> usize {
-    let end = runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0);
-    rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
+    end(rows, ldy, runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0))
 }
 
 common_getters!(InterleaveKernel, "Name, as `<dtype>_interleave`.");
@@ -290,10 +290,12 @@ impl<T: Real> InterleaveKernel<T> {
     ) {
         let (rows, phases) = (epilogue.bias.len(), phase_rows.slots.len());
         assert!(phases > 0, "there is no phase");
-        let Some(last) = rows.checked_sub(1) else { return };
+        if rows == 0 {
+            return;
+        }
         let written = end_of_runs(runs, rows, ldy);
         let slot = phase_rows.slots.iter().copied().max().unwrap_or(0);
-        let before = slot.saturating_mul(phase_rows.step).saturating_add(last.saturating_mul(phase_rows.pitch));
+        let before = end(rows, phase_rows.pitch, slot.saturating_mul(phase_rows.step));
         let mut read = 0;
         for run in runs {
             assert!(run.phase < phases, "a run begins with a phase that is not there");

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::activation::ActivationKernel;
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::Simd;
 use crate::{Isa, Real};
@@ -705,12 +705,11 @@ impl<T: Real> SpatialKernel<T> {
         assert!(panels == 1 || !accumulate, "panels share the tile");
         let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);
-        let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
         let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
         let is_plain = adds_residual && first + self.nrv <= map.plain_until[first] as usize;
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let mut epilogue = epilogue.checked(y, end, rows);
+        let mut epilogue = epilogue.checked(y, end(rows, ldy, map.end), rows);
         if activation.is_some() {
             (epilogue.lo, epilogue.hi) = (T::NEG_INFINITY, T::INFINITY);
         }
@@ -753,7 +752,7 @@ impl<T: Real> SpatialKernel<T> {
         assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
         let places = &places[..self.nrv];
         let last = places.iter().copied().max().unwrap_or(0);
-        let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
+        let end = end(pairs, ldy, last.saturating_add(2 * self.lanes));
         assert!(epilogue.residual.is_none(), "no residual");
         let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
         let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
@@ -849,8 +848,8 @@ impl<T: Real> ChannelKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
-        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
+        let epilogue = epilogue.checked(y, end(channels, ldy, self.mr), channels);
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue };
         self.call(1, x, koff, w, prefetch, tile, accumulate, Some(store));
     }
 

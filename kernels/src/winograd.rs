@@ -12,6 +12,7 @@ use core::ops::Range;
 
 use self::points::{Points, has_single, pairs};
 
+use crate::dest::end;
 use crate::isa::Code;
 use crate::simd::mask_in_row;
 use crate::ukernel::{EpilogueArgs, common_getters};
@@ -638,11 +639,10 @@ impl<T: Real> WinogradKernel<T> {
         let Border { rows, elements, shape, .. } = border;
         assert!(shape.is_of(self), "the border of another kernel");
         assert!(planes.len() >= shape.scratch_len(), "the planes are too short");
-        let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
-        assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
-        let end = shape.tiles + self.lanes - 1;
-        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(end));
-        assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
+        let read = end(rows.len(), row_stride, elements.len());
+        assert!(read <= x.len() || rows.is_empty(), "the rows end beyond their slice");
+        let written = end(self.values(), v_plane, shape.tiles + self.lanes - 1);
+        assert!(written <= v.len(), "transformed tiles end beyond their slice");
         let free_stride = elements.len().next_multiple_of(self.lanes);
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
         let free = planes.wrapping_add(shape.free_room.0);
@@ -688,18 +688,15 @@ impl<T: Real> WinogradKernel<T> {
         if tiles == 0 || channels == 0 || width == 0 || height == 0 {
             return true;
         }
-        let last = |steps: [(usize, usize); 2]| {
-            steps.iter().try_fold(0_usize, |at, (n, step)| at.checked_add((n - 1).checked_mul(*step)?))
-        };
-        let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
-        assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
+        let read = end(tiles, tile_step, end(self.values(), plane, self.lanes));
+        assert!(read <= values.len(), "products end beyond their slice");
         assert!(channels <= self.lanes, "more channels than a vector has lanes");
         // It also bounds the tiles, so that the products below do not overflow.
         assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
-        let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
-        let epilogue = epilogue.checked(y, end.unwrap_or(usize::MAX), channels);
+        let written = end(channels, channel_step, end(height, row_step, width));
+        let epilogue = epilogue.checked(y, written, channels);
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
