@@ -33,11 +33,16 @@ pub mod interleave;
 pub mod isa;
 mod portable;
 mod real;
+#[cfg(any(
+    all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"),
+    all(target_arch = "x86_64", any(feature = "avx2", feature = "avx512"))
+))]
+mod registers;
 mod simd;
 pub mod stream;
 mod ukernel;
 pub mod winograd;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", any(feature = "avx2", feature = "avx512")))]
 mod x86_64;
 
 pub use catalogue::{
