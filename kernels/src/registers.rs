@@ -17,8 +17,12 @@ macro_rules! lane_wise {
         #[inline(always)]
         unsafe fn splat(x: $elem) -> Self {
             // SAFETY: the caller runs where the ISA is.
-            let all = [unsafe { $ops::splat(x) }; Self::REGISTERS];
-            Self($(all[$r]),+)
+            unsafe {
+                Self($({
+                    let _ = $r;
+                    $ops::splat(x)
+                }),+)
+            }
         }
 
         #[inline(always)]
