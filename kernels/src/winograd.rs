@@ -69,18 +69,10 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     assert!(matches!(values, 4 | 6 | 7 | 8), "transforms have 4, 6, 7 or 8 values");
     assert!((1..=values).contains(&taps), "no taps, or more than values");
     let points = Points::of(values);
-    let powers = |scale: f64, x: f64| {
-        (0..taps)
-            .scan(scale, |power, _| {
-                let this = *power;
-                *power *= x;
-                Some(this)
-            })
-            .collect::<Vec<_>>()
-    };
+    let powers = |scale: f64, x: f64| core::iter::successors(Some(scale), |power| Some(power * x)).take(taps).collect();
     // The factor of the single point in the product over the other finite points.
     let beside_single = |point: f64| if has_single(values) { point - points.single } else { 1.0 };
-    let mut rows = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
+    let mut rows: Vec<Vec<_>> = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
     // Horner's rule for a polynomial in x^2 with the leading coefficient 1.
     let at = |coefficients: &[f64], square: f64| coefficients.iter().rev().fold(0.0, |sum, c| sum * square + c);
     for i in 0..pairs(values) {
