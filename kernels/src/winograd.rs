@@ -144,11 +144,8 @@ impl Planes {
     fn checked<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize) -> Option<Self> {
         let WinogradKernel { down, along, lanes, .. } = *kernel;
         let length = |tile: Tile, tiles: usize| {
-            tiles
-                .checked_sub(1)?
-                .checked_mul(tile.outputs)?
-                .checked_add(tile.values)
-                .filter(|len| *len < isize::MAX as usize)
+            let len = tiles.checked_sub(1)?.checked_mul(tile.outputs)?.checked_add(tile.values)?;
+            (len < isize::MAX as usize).then_some(len)
         };
         let (padded_rows, row_len) = (length(down, rows)?, length(along, columns)?);
         // Phases are whole vectors, so that most loads of the tiles are aligned.
