@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::activation::ActivationKernel;
 use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::simd::Simd;
+use crate::simd::{Simd, first_lanes};
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -252,10 +252,7 @@ impl StoreMap {
     #[must_use]
     pub fn contiguous(n: usize, lanes: usize) -> Self {
         Self::check_lanes(lanes);
-        let column = |j: usize| {
-            let live = (n - j * lanes).min(lanes);
-            Column { offset: j * lanes, mask: ((1_u64 << live) - 1) as u32 }
-        };
+        let column = |j: usize| Column { offset: j * lanes, mask: first_lanes((n - j * lanes).min(lanes)) };
         Self::new((0..n.div_ceil(lanes)).map(column).collect(), lanes)
     }
 

@@ -2,14 +2,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, mask_in_row};
+use crate::simd::{Simd, first_lanes, mask_in_row};
 use crate::x86_64::{common, quarters};
-
-/// A mask of the first `n` lanes.
-#[inline(always)]
-fn first(n: usize) -> u32 {
-    ((1_u64 << n) - 1) as u32
-}
 
 /// Tables of indices for permutations of two vectors. Indices from the number of lanes on name lanes of the
 /// second vector.
@@ -115,7 +109,7 @@ macro_rules! vector {
         #[inline(always)]
         unsafe fn store_first(self, p: *mut $elem, n: usize) {
             // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $ops::mask_storeu(p, first(n) as $ops::Mask, self.0) }
+            unsafe { $ops::mask_storeu(p, first_lanes(n) as $ops::Mask, self.0) }
         }
 
         #[inline(always)]
