@@ -19,6 +19,7 @@ macro_rules! lane_wise {
             // SAFETY: the caller runs where the ISA is.
             unsafe {
                 Self($({
+                    // Once for each register.
                     let _ = $r;
                     $ops::splat(x)
                 }),+)
