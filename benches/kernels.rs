@@ -87,7 +87,7 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     let shape = Planes::new(kernel, ROWS, COLUMNS, 0);
     let border = Border::new(kernel, &shape, 0..shape.rows(), 0..shape.row_len());
     let x = vec![T::from_f64(0.5); shape.rows() * shape.row_len()];
-    let mut planes = vec![T::ZERO; shape.len()];
+    let mut planes = vec![T::ZERO; shape.scratch_len()];
     let v_plane = shape.tiles() + kernel.lanes();
     let mut v = vec![T::ZERO; kernel.values() * v_plane];
     group.throughput(Throughput::BytesDecimal((kernel.values() * shape.tiles() * size_of::<T>()) as u64));

@@ -32,7 +32,6 @@
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
-#![deny(clippy::disallowed_methods)]
 
 extern crate alloc;
 #[cfg(any(test, feature = "std"))]

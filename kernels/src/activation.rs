@@ -1,7 +1,7 @@
 //! Activations: what a caller chooses, raw arguments, and calls.
 
 use crate::Real;
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 
 /// The activation at the end of the epilogue, in the computing type. All clamps are one variant. NaN
 /// stays NaN in all.
@@ -99,9 +99,11 @@ impl<T: Real> ActivationKernel<T> {
     /// next one.
     #[inline]
     pub unsafe fn rows(&self, dest: &mut Dest<'_, T>, (rows, len): (usize, usize), ld: usize) {
-        let Some(last) = rows.checked_sub(1) else { return };
-        assert!(last == 0 || len <= ld, "rows overlap");
-        assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len(), "a row ends beyond the destination");
+        if rows == 0 {
+            return;
+        }
+        assert!(rows == 1 || len <= ld, "rows overlap");
+        assert!(end(rows, ld, len) <= dest.len(), "a row ends beyond the destination");
         let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
         let (y, activation) = (dest.as_mut_ptr(), self.activation);
         let (x, residual) = (y.cast_const(), core::ptr::null());

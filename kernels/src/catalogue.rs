@@ -1,29 +1,93 @@
-//! All kernels of the build, for planning. Names and sizes of kernels can be read on any CPU. To call a
-//! kernel whose ISA this CPU lacks is a panic.
+//! All kernels of the build, by ISA and element type. Names and sizes of kernels can be read on any CPU, for
+//! planning. To call a kernel whose ISA this CPU lacks is a panic.
 
+use crate::activation::{ActivateFn, Activation, ActivationKernel};
 use crate::depthwise::DepthwiseKernels;
 use crate::depthwise_transposed::DepthwiseTransposedKernel;
 use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
+use crate::isa::Code;
 use crate::pixel::PixelKernel;
-use crate::table::{kernel_kinds, kernels};
+use crate::real::ByType;
+use crate::transpose::TransposeFn;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
-/// A getter of kernels of the build.
-macro_rules! built_kernels {
-    ($name:ident, $field:ident: [$kernel:ty], $what:literal) => {
+/// The kernels of one ISA and element type.
+pub(crate) struct Kernels<T: 'static> {
+    pub(crate) spatial: &'static [SpatialKernel<T>],
+    pub(crate) channel: &'static [ChannelKernel<T>],
+    pub(crate) two_row: &'static [ChannelKernel<T>],
+    pub(crate) pixel: &'static [PixelKernel<T>],
+    pub(crate) winograd: &'static [WinogradKernel<T>],
+    pub(crate) depthwise: DepthwiseKernels<T>,
+    pub(crate) grouped: &'static [GroupedKernel<T>],
+    pub(crate) interleave: &'static [InterleaveKernel<T>],
+    pub(crate) depthwise_transposed: &'static [DepthwiseTransposedKernel<T>],
+    pub(crate) activate: Code<ActivateFn<T>>,
+    pub(crate) transpose: Code<TransposeFn<T>>,
+}
+
+/// The kernels of an ISA; `None` if the build lacks it.
+fn kernels<T: Real>(isa: Isa) -> Option<&'static Kernels<T>> {
+    T::pick(Table(isa))
+}
+
+struct Table(Isa);
+
+/// The row of an ISA for one element type. Its lists are in the module `$lists` of the ISA's module.
+macro_rules! row {
+    ($isa:expr, $lists:ident) => {
+        match $isa {
+            Isa::Portable => Some(&crate::portable::$lists::KERNELS),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+            Isa::Neon => Some(&crate::aarch64::neon::$lists::KERNELS),
+            #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+            Isa::Avx2 => Some(&crate::x86_64::avx2::$lists::KERNELS),
+            #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+            Isa::Avx512 => Some(&crate::x86_64::avx512::$lists::KERNELS),
+            _ => None,
+        }
+    };
+}
+
+impl ByType for Table {
+    type Of<T: 'static> = Option<&'static Kernels<T>>;
+
+    fn f32(self) -> Self::Of<f32> {
+        row!(self.0, of_f32)
+    }
+
+    fn f64(self) -> Self::Of<f64> {
+        row!(self.0, of_f64)
+    }
+}
+
+/// A getter of kernels.
+macro_rules! getter {
+    ($name:ident, $field:ident: $kernel:ident, $what:literal) => {
         #[doc = concat!("The ", $what, " of one ISA and element type.")]
         ///
         /// There are none where the build lacks the ISA.
         #[must_use]
-        pub fn $name<T: Real>(isa: Isa) -> &'static [$kernel] {
+        pub fn $name<T: Real>(isa: Isa) -> &'static [$kernel<T>] {
             kernels::<T>(isa).map_or(&[], |kernels| kernels.$field)
         }
     };
 }
-kernel_kinds!(built_kernels);
+getter!(spatial_kernels, spatial: SpatialKernel, "GEMM kernels with vectors along output positions");
+getter!(channel_kernels, channel: ChannelKernel, "GEMM kernels with vectors along output channels");
+getter!(two_row_kernels, two_row: ChannelKernel, "GEMM kernels with vectors along channels, for two rows of pixels");
+getter!(pixel_kernels, pixel: PixelKernel, "GEMM kernels with vectors along channels, for pixels anywhere in X");
+getter!(winograd_kernels, winograd: WinogradKernel, "Winograd transforms");
+getter!(grouped_kernels, grouped: GroupedKernel, "direct kernels of several output channels");
+getter!(interleave_kernels, interleave: InterleaveKernel, "interleaving kernels");
+getter!(
+    depthwise_transposed_kernels,
+    depthwise_transposed: DepthwiseTransposedKernel,
+    "kernels of depthwise transposed convolution"
+);
 
 /// The direct kernels of one ISA and element type; `None` where the build lacks the ISA.
 #[must_use]
@@ -46,4 +110,18 @@ pub fn channel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [Chann
 /// The kernels for pixels, by width, the narrowest first: kernel i of a list has a tile of i + 1 pixels.
 pub fn pixel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [PixelKernel<T>]> {
     pixel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
+}
+
+/// The code that transposes, of an ISA or of the portable tier if the CPU or the build lacks the ISA.
+pub(crate) fn transpose_code<T: Real>(isa: Isa) -> TransposeFn<T> {
+    let available = if isa.is_available() { isa } else { Isa::Portable };
+    kernels::<T>(available).expect("the build has the ISAs that are available").transpose.on_this_cpu()
+}
+
+/// An activation by the code of an ISA, or of the portable tier if the CPU or the build lacks the ISA.
+#[must_use]
+pub fn activation_kernel<T: Real>(isa: Isa, activation: Activation<T>) -> ActivationKernel<T> {
+    let available = if isa.is_available() { isa } else { Isa::Portable };
+    let kernels = kernels::<T>(available).expect("the build has the ISAs that are available");
+    ActivationKernel { f: kernels.activate.on_this_cpu(), activation }
 }

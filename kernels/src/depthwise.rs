@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::{LEAST_ROW, Simd};
-use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, name_and_isa};
+use crate::ukernel::{ChannelStore, Epilogue, EpilogueArgs, RowOffsets, common_getters};
 use crate::{Isa, Real};
 
 /// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal
@@ -369,7 +369,7 @@ impl<T: Real> DepthwiseKernel<T> {
     }
 }
 
-name_and_isa!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+common_getters!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 
 /// What the tiles of a call read, and where it lies.
 #[derive(Debug)]
@@ -435,12 +435,6 @@ impl<T: Real> DepthwiseKernel<T> {
     #[must_use]
     pub fn mr(&self) -> usize {
         self.mr
-    }
-
-    /// NR: elements of a vector.
-    #[must_use]
-    pub fn nr(&self) -> usize {
-        self.lanes
     }
 
     /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and
@@ -563,11 +557,6 @@ impl<T: Real> DepthwiseKernel<T> {
     }
 }
 
-/// The end of `count` parts, `step` apart, of which the last has `len` elements.
-fn end(count: usize, step: usize, len: usize) -> usize {
-    (count - 1).saturating_mul(step).saturating_add(len)
-}
-
 /// Whether no two of `count` parts, `step` apart, begin at one element.
 fn is_apart(count: usize, step: usize) -> bool {
     count <= 1 || step > 0
@@ -641,8 +630,8 @@ impl<T: Real> DepthwiseKernels<T> {
             return;
         }
         assert!(end(channels, src_channel, list.len()) <= src.len(), "the channels end beyond their slice");
-        assert!(list.max().saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
-        let (src, len, slots) = (src.as_ptr(), list.len(), list.offsets().as_ptr());
+        assert!(list.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
+        let (src, len, slots) = (src.as_ptr(), list.len(), list.offsets.as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
         // SAFETY: the assertions cover the memory that GatherArgs asks for.
         unsafe { (self.code.on_this_cpu().gather)(&args) };

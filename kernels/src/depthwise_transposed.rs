@@ -1,10 +1,10 @@
 //! The kernels of depthwise ConvTranspose with stride 2: descriptor, raw arguments, and safe call.
 
 use crate::Real;
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Epilogue, EpilogueArgs, name_and_isa};
+use crate::ukernel::{Epilogue, EpilogueArgs, common_getters};
 
 /// Raw arguments of a kernel.
 ///
@@ -76,7 +76,7 @@ pub struct DepthwiseTransposedKernel<T: 'static> {
     pub(crate) code: Code<[DepthwiseTransposedFn<T>; 2]>,
 }
 
-name_and_isa!(DepthwiseTransposedKernel, "Name, as `<dtype>_dw_transposed_<taps down>x<taps along>`.");
+common_getters!(DepthwiseTransposedKernel, "Name, as `<dtype>_dw_transposed_<taps down>x<taps along>`.");
 
 impl<T: Real> DepthwiseTransposedKernel<T> {
     /// Rows, and elements of a row, are fewer than this: of X, of the output, and cropped before the
@@ -84,12 +84,6 @@ impl<T: Real> DepthwiseTransposedKernel<T> {
     pub const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
     /// The least elements of a row of X.
     pub const LEAST_WIDTH: usize = LEAST_ROW;
-
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
-    }
 
     /// The stride from row to row. Along rows it is always 2.
     #[must_use]
@@ -117,8 +111,7 @@ impl<T: Real> DepthwiseTransposedKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         let &DepthwiseTransposedInput { planes, x, x_plane, height, width, w } = input;
-        let Some(last) = planes.checked_sub(1) else { return };
-        if output.rows == 0 || output.width == 0 {
+        if planes == 0 || output.rows == 0 || output.width == 0 {
             return;
         }
         let sizes = [height, width, output.width, output.cropped, output.row, output.rows];
@@ -129,11 +122,10 @@ impl<T: Real> DepthwiseTransposedKernel<T> {
         let pairs = output.width.div_ceil(2 * self.lanes);
         let is_within = pairs <= 2 || (pairs - 2) * self.lanes + output.cropped / 2 < width;
         assert!(is_within, "more output than X reaches");
-        let end = |plane: usize, len: usize| last.saturating_mul(plane).saturating_add(len);
         let taps = self.kernel.0 * self.kernel.1;
-        let written = end(output.plane, output.rows * output.width);
-        assert!(end(x_plane, height * width) <= x.len(), "the input is too short");
-        assert!(end(taps, taps) <= w.len(), "too few weights");
+        let written = end(planes, output.plane, output.rows * output.width);
+        assert!(end(planes, x_plane, height * width) <= x.len(), "the input is too short");
+        assert!(end(planes, taps, taps) <= w.len(), "too few weights");
         let epilogue = epilogue.checked(y, written, planes);
         let args = DepthwiseTransposedArgs { input: *input, output: *output, y: y.as_mut_ptr(), epilogue };
         // SAFETY: the assertions cover the memory that DepthwiseTransposedArgs asks for. Dest grants the

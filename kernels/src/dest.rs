@@ -2,6 +2,13 @@
 
 use core::mem::MaybeUninit;
 
+/// The end of `count` parts, `step` apart, of which the last has `len` elements. It is `usize::MAX`, and so
+/// beyond the end of any slice, if it is outside of the address space.
+#[inline]
+pub(crate) fn end(count: usize, step: usize, len: usize) -> usize {
+    count.saturating_sub(1).saturating_mul(step).saturating_add(len)
+}
+
 /// A region of the output that one tile writes. Its holder alone has the right to write the elements
 /// that it names.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::Simd;
 use crate::ukernel::{Epilogue, EpilogueArgs, Prefetch, tile_kernel};
@@ -278,8 +278,7 @@ impl<T: Real> GroupedKernel<T> {
         let len = (taps.outputs - first * self.lanes).min(vectors * self.lanes);
         assert!(w.len() >= taps.taps.len() * self.mr, "too few weights");
         assert!(x.len() >= taps.len, "the input is too short");
-        let written = (self.mr - 1).saturating_mul(ldy).saturating_add(len);
-        let epilogue = epilogue.checked(y, written, self.mr);
+        let epilogue = epilogue.checked(y, end(self.mr, ldy, len), self.mr);
         assert!(self.nrv <= MOST_VECTORS && self.mr * self.nr() <= MOST_TILE, "the tile is too large");
         let mut tile = [const { MaybeUninit::<T>::uninit() }; MOST_TILE];
         let (prefetch, prefetch_step) = prefetch.or(w);

@@ -1,9 +1,10 @@
 //! Interleaves rows of sums, one for each phase, into one row of output, with the epilogue; and the
 //! inverse.
 
+use crate::dest::end;
 use crate::isa::Code;
 use crate::simd::prefetch;
-use crate::ukernel::{EpilogueArgs, Prefetch, name_and_isa};
+use crate::ukernel::{EpilogueArgs, Prefetch, common_getters};
 use crate::{Dest, Epilogue, Real, RowOffsetsRef};
 
 /// The sums of several rows of output. The sums of phase p of output row c (a phase row) begin at
@@ -191,19 +192,12 @@ pub struct InterleaveKernel<T: 'static> {
 
 /// The end of what runs write in `rows` rows, `ldy` apart.
 fn end_of_runs(runs: &[OutputRun], rows: usize, ldy: usize) -> usize {
-    let end = runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0);
-    rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
+    end(rows, ldy, runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0))
 }
 
-name_and_isa!(InterleaveKernel, "Name, as `<dtype>_interleave`.");
+common_getters!(InterleaveKernel, "Name, as `<dtype>_interleave`.");
 
 impl<T: Real> InterleaveKernel<T> {
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
-    }
-
     /// Copies the phases of a stride, each to its own rows, with zeros for elements that a row lacks:
     /// see [`Deinterleave`].
     ///
@@ -272,7 +266,7 @@ impl<T: Real> InterleaveKernel<T> {
         assert!(read < usize::MAX, "a run begins beyond the address space");
         for sum in sums {
             assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
-            assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
+            assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max) <= x.len(), "the rows are too short");
         }
         let epilogue = epilogue.checked(y, written, 1);
         let args = SumArgs { x: x.as_ptr(), sums, runs, epilogue, y: y.as_mut_ptr() };
@@ -296,10 +290,12 @@ impl<T: Real> InterleaveKernel<T> {
     ) {
         let (rows, phases) = (epilogue.bias.len(), phase_rows.slots.len());
         assert!(phases > 0, "there is no phase");
-        let Some(last) = rows.checked_sub(1) else { return };
+        if rows == 0 {
+            return;
+        }
         let written = end_of_runs(runs, rows, ldy);
         let slot = phase_rows.slots.iter().copied().max().unwrap_or(0);
-        let before = slot.saturating_mul(phase_rows.step).saturating_add(last.saturating_mul(phase_rows.pitch));
+        let before = end(rows, phase_rows.pitch, slot.saturating_mul(phase_rows.step));
         let mut read = 0;
         for run in runs {
             assert!(run.phase < phases, "a run begins with a phase that is not there");

@@ -34,15 +34,23 @@ pub mod isa;
 mod pixel;
 mod portable;
 mod real;
+#[cfg(any(
+    all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"),
+    all(target_arch = "x86_64", any(feature = "avx2", feature = "avx512"))
+))]
+mod registers;
 mod simd;
 pub mod stream;
-pub mod table;
 mod transpose;
 mod ukernel;
 pub mod winograd;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", any(feature = "avx2", feature = "avx512")))]
 mod x86_64;
 
+pub use catalogue::{
+    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
+    interleave_kernels, pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+};
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, TapTable,
 };
@@ -54,10 +62,6 @@ pub use interleave::InterleaveKernel;
 pub use isa::Isa;
 pub use pixel::{PixelEpilogue, PixelKernel, PixelTaps, Pixels};
 pub use real::Real;
-pub use table::{
-    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
-    interleave_kernels, pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
-};
 pub use transpose::transpose;
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;

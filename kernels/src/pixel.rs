@@ -159,7 +159,7 @@ impl<T: Real> PixelKernel<T> {
         assert!(end(ld) <= y.len(), "the destination is too short");
         assert!(bias.len() >= channels, "too few biases");
         assert!(residual.reaches(end(residual_ld)), "the residual is too short");
-        let (bias, residual, y) = (bias.as_ptr(), residual.as_ptr(), y.as_mut_ptr());
+        let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
         self.call(x, w, tile, accumulate, Some(PixelStore { y, ld, channels, bias, residual, residual_ld, activation }));
     }
 

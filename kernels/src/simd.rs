@@ -22,7 +22,7 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
     const REGISTER_FILE: usize = 16;
     /// The mask with every lane set.
-    const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
+    const ALL: u32 = first_lanes(Self::LANES);
 
     const REGISTERS: usize;
 
@@ -91,7 +91,7 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self {
         // SAFETY: the caller's promise.
-        unsafe { Self::load_mask(p, ((1_u64 << n) - 1) as u32) }
+        unsafe { Self::load_mask(p, first_lanes(n)) }
     }
 
     /// Stores `LANES` elements to `p`, past the caches where the ISA can. This is for data that
@@ -258,6 +258,12 @@ pub(crate) fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
+/// A mask of the first `n <= 32` lanes.
+#[inline(always)]
+pub(crate) const fn first_lanes(n: usize) -> u32 {
+    ((1_u64 << n) - 1) as u32
+}
+
 /// The lanes `from..to` inside a row of `width` elements, for a vector with lane 0 at `position` of the
 /// row. None if `from >= to`.
 #[inline(always)]
@@ -270,8 +276,7 @@ pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usiz
 #[inline(always)]
 pub(crate) fn mask_in_row(lanes: usize, position: isize, width: usize) -> u32 {
     let (from, to) = lanes_in_row(lanes, position, width);
-    let below = |n: usize| ((1_u64 << n) - 1) as u32;
-    below(to) & !below(from)
+    first_lanes(to) & !first_lanes(from)
 }
 
 /// Implements [`Simd::mul_add_of`] for ISAs whose [`Simd::load_of`] zeroes the other lanes.

@@ -160,37 +160,33 @@ macro_rules! half_storage {
 half_storage!(f16, 11, widen_f16, narrow_f16);
 half_storage!(bf16, 8, widen_bf16, narrow_bf16);
 
+/// Returns what the conversion `$by` of the ISA gives, if there is one. On AArch64, `half` has vector code for
+/// it only for CPUs with FEAT_FP16; on x86-64 none for sixteen values at a time.
+macro_rules! convert_by_isa {
+    ($by:ident: $isa:ident, $src:ident, $dst:ident) => {
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+        if $isa == Isa::Neon {
+            return crate::convert::convert(&crate::aarch64::neon::convert::$by, $src, $dst);
+        }
+        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+        if $isa == Isa::Avx512
+            && let Some(simd) = pulp::x86::V4::try_new()
+        {
+            return crate::convert::convert(&crate::x86_64::avx512::convert::$by(simd), $src, $dst);
+        }
+        let _ = $isa;
+    };
+}
+
 #[inline(always)]
 fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
-    // On AArch64, `half` has vector code for this only for CPUs with FEAT_FP16; on x86-64 none for
-    // sixteen values at a time.
-    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-    if isa == Isa::Neon {
-        return crate::convert::convert(&crate::aarch64::neon::convert::Widening, src, dst);
-    }
-    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-    if isa == Isa::Avx512
-        && let Some(simd) = pulp::x86::V4::try_new()
-    {
-        return crate::convert::convert(&crate::x86_64::avx512::convert::Widening(simd), src, dst);
-    }
-    let _ = isa;
+    convert_by_isa!(Widening: isa, src, dst);
     src.convert_to_f32_slice(dst);
 }
 
 #[inline(always)]
 fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
-    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-    if isa == Isa::Neon {
-        return crate::convert::convert(&crate::aarch64::neon::convert::Narrowing, src, dst);
-    }
-    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-    if isa == Isa::Avx512
-        && let Some(simd) = pulp::x86::V4::try_new()
-    {
-        return crate::convert::convert(&crate::x86_64::avx512::convert::Narrowing(simd), src, dst);
-    }
-    let _ = isa;
+    convert_by_isa!(Narrowing: isa, src, dst);
     let mut buffer = [f16::ZERO; CHUNK];
     for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
         let buffer = &mut buffer[..src.len()];

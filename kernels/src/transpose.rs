@@ -1,6 +1,6 @@
 //! The transposition of a matrix: raw arguments, and the safe call.
 
-use crate::table::kernels;
+use crate::catalogue::transpose_code;
 use crate::{Isa, Real};
 
 /// Raw arguments of the pass.
@@ -35,10 +35,8 @@ pub fn transpose<T: Real>(
     let end = |count: usize, ld: usize, len: usize| (count - 1).saturating_mul(ld).saturating_add(len);
     assert!(end(rows, src_ld, columns) <= src.len(), "the source is too short");
     assert!(end(columns, dst_ld, rows) <= dst.len(), "the destination is too short");
-    let available = if isa.is_available() { isa } else { Isa::Portable };
-    let kernels = kernels::<T>(available).expect("the build has the ISAs that are available");
     let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
     // SAFETY: the assertions cover the memory that TransposeArgs asks for; a shared and an exclusive borrow do
     // not overlap.
-    unsafe { (kernels.transpose.on_this_cpu())(&TransposeArgs { rows, columns, src, src_ld, dst, dst_ld }) };
+    unsafe { (transpose_code::<T>(isa))(&TransposeArgs { rows, columns, src, src_ld, dst, dst_ld }) };
 }

@@ -5,9 +5,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::activation::ActivationKernel;
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::simd::Simd;
+use crate::simd::{Simd, first_lanes};
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -69,14 +69,14 @@ impl RowOffsets {
 /// A range of rows of a [`RowOffsets`].
 #[derive(Debug, Clone, Copy)]
 pub struct RowOffsetsRef<'a> {
-    offsets: &'a [u32],
+    pub(crate) offsets: &'a [u32],
     /// An upper bound of all offsets.
-    max: usize,
+    pub(crate) max: usize,
     /// Elements from one row of pixels to the next, for kernels of two rows of pixels.
     pitch: usize,
 }
 
-impl<'a> RowOffsetsRef<'a> {
+impl RowOffsetsRef<'_> {
     /// The rows `range` of this range.
     ///
     /// # Panics
@@ -94,16 +94,6 @@ impl<'a> RowOffsetsRef<'a> {
     #[must_use]
     pub fn with_pitch(self, pitch: usize) -> Self {
         Self { pitch, ..self }
-    }
-
-    /// An upper bound of all offsets.
-    #[inline]
-    pub(crate) fn max(&self) -> usize {
-        self.max
-    }
-
-    pub(crate) fn offsets(&self) -> &'a [u32] {
-        self.offsets
     }
 
     /// Number of rows.
@@ -262,19 +252,12 @@ impl StoreMap {
     #[must_use]
     pub fn contiguous(n: usize, lanes: usize) -> Self {
         Self::check_lanes(lanes);
-        let column = |j: usize| {
-            let live = (n - j * lanes).min(lanes);
-            Column { offset: j * lanes, mask: ((1_u64 << live) - 1) as u32 }
-        };
+        let column = |j: usize| Column { offset: j * lanes, mask: first_lanes((n - j * lanes).min(lanes)) };
         Self::new((0..n.div_ceil(lanes)).map(column).collect(), lanes)
     }
 
     fn check_lanes(lanes: usize) {
         assert!((1..=u32::BITS as usize).contains(&lanes), "no lanes, or more than a mask has bits");
-    }
-
-    fn plain_until(&self, first: usize) -> usize {
-        self.plain_until[first] as usize
     }
 
     /// The entries, one for each vector.
@@ -324,10 +307,6 @@ impl<'a, T> Residual<'a, T> {
     /// Whether a kernel can read `len` elements, or there is no residual.
     pub(crate) fn reaches(&self, len: usize) -> bool {
         self.is_none() || len <= self.len
-    }
-
-    pub(crate) fn as_ptr(&self) -> *const T {
-        self.first
     }
 
     /// The residual of a destination that begins `offset` elements later.
@@ -384,14 +363,9 @@ impl<T: Real> Epilogue<'_, T> {
         assert!(end <= y.len(), "the destination is too short");
         assert!(self.bias.len() >= biases, "too few biases");
         assert!(self.residual.reaches(end), "the residual is too short");
-        self.args()
-    }
-
-    #[inline]
-    fn args(&self) -> EpilogueArgs<T> {
         let Self { bias, residual, lo, hi } = *self;
         let is_plain = lo == T::NEG_INFINITY && hi == T::INFINITY;
-        EpilogueArgs { bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi, is_plain }
+        EpilogueArgs { bias: bias.as_ptr(), residual: residual.first, lo, hi, is_plain }
     }
 }
 
@@ -532,14 +506,20 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
-/// The getters of name and ISA, which every kernel has. `$name` documents the name.
-macro_rules! name_and_isa {
+/// The getters that every kernel has. `$name` documents the name.
+macro_rules! common_getters {
     ($kernel:ident, $name:literal) => {
         impl<T: crate::Real> $kernel<T> {
             #[doc = $name]
             #[must_use]
             pub fn name(&self) -> &'static str {
                 self.name
+            }
+
+            /// Elements of a vector.
+            #[must_use]
+            pub fn lanes(&self) -> usize {
+                self.lanes
             }
 
             /// The ISA that it needs.
@@ -556,7 +536,7 @@ macro_rules! name_and_isa {
         }
     };
 }
-pub(crate) use name_and_isa;
+pub(crate) use common_getters;
 
 /// The descriptor of a kernel for tiles of MR x NR. `$rows` and `$vectors` say what MR and NR count.
 macro_rules! tile_kernel {
@@ -604,12 +584,6 @@ macro_rules! tile_kernel {
                 self.nrv
             }
 
-            /// Elements of a vector.
-            #[must_use]
-            pub fn lanes(&self) -> usize {
-                self.lanes
-            }
-
             /// Rows of the MR scalars: 1, or 2 with half of them each,
             /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
             #[must_use]
@@ -631,7 +605,7 @@ macro_rules! tile_kernel {
             }
         }
 
-        $crate::ukernel::name_and_isa!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+        $crate::ukernel::common_getters!($kernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
     };
 }
 pub(crate) use tile_kernel;
@@ -728,12 +702,11 @@ impl<T: Real> SpatialKernel<T> {
         assert!(panels == 1 || !accumulate, "panels share the tile");
         let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);
-        let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
         let adds_residual = self.isa().has_spare_pointers() || epilogue.residual.is_none();
-        let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
+        let is_plain = adds_residual && first + self.nrv <= map.plain_until[first] as usize;
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let mut epilogue = epilogue.checked(y, end, rows);
+        let mut epilogue = epilogue.checked(y, end(rows, ldy, map.end), rows);
         if activation.is_some() {
             (epilogue.lo, epilogue.hi) = (T::NEG_INFINITY, T::INFINITY);
         }
@@ -776,7 +749,7 @@ impl<T: Real> SpatialKernel<T> {
         assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
         let places = &places[..self.nrv];
         let last = places.iter().copied().max().unwrap_or(0);
-        let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
+        let end = end(pairs, ldy, last.saturating_add(2 * self.lanes));
         assert!(epilogue.residual.is_none(), "no residual");
         let (epilogue, places) = (epilogue.checked(y, end, pairs), Places::Pairs(places.as_ptr()));
         let store = TileStore { y: y.as_mut_ptr(), ldy, places, epilogue, activation: None };
@@ -872,8 +845,8 @@ impl<T: Real> ChannelKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
-        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
+        let epilogue = epilogue.checked(y, end(channels, ldy, self.mr), channels);
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue };
         self.call(1, x, koff, w, prefetch, tile, accumulate, Some(store));
     }
 

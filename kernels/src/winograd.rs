@@ -12,9 +12,10 @@ use core::ops::Range;
 
 use self::points::{Points, has_single, pairs};
 
+use crate::dest::end;
 use crate::isa::Code;
 use crate::simd::mask_in_row;
-use crate::ukernel::{EpilogueArgs, name_and_isa};
+use crate::ukernel::{EpilogueArgs, common_getters};
 use crate::{Dest, Epilogue, Real};
 
 /// Values of a tile along an axis, at most: those of F(6, 3) and F(4, 5).
@@ -68,18 +69,10 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     assert!(matches!(values, 4 | 6 | 7 | 8), "transforms have 4, 6, 7 or 8 values");
     assert!((1..=values).contains(&taps), "no taps, or more than values");
     let points = Points::of(values);
-    let powers = |scale: f64, x: f64| {
-        (0..taps)
-            .scan(scale, |power, _| {
-                let this = *power;
-                *power *= x;
-                Some(this)
-            })
-            .collect::<Vec<_>>()
-    };
+    let powers = |scale: f64, x: f64| core::iter::successors(Some(scale), |power| Some(power * x)).take(taps).collect();
     // The factor of the single point in the product over the other finite points.
     let beside_single = |point: f64| if has_single(values) { point - points.single } else { 1.0 };
-    let mut rows = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
+    let mut rows: Vec<Vec<_>> = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
     // Horner's rule for a polynomial in x^2 with the leading coefficient 1.
     let at = |coefficients: &[f64], square: f64| coefficients.iter().rev().fold(0.0, |sum, c| sum * square + c);
     for i in 0..pairs(values) {
@@ -151,11 +144,8 @@ impl Planes {
     fn checked<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize) -> Option<Self> {
         let WinogradKernel { down, along, lanes, .. } = *kernel;
         let length = |tile: Tile, tiles: usize| {
-            tiles
-                .checked_sub(1)?
-                .checked_mul(tile.outputs)?
-                .checked_add(tile.values)
-                .filter(|len| *len < isize::MAX as usize)
+            let len = tiles.checked_sub(1)?.checked_mul(tile.outputs)?.checked_add(tile.values)?;
+            (len < isize::MAX as usize).then_some(len)
         };
         let (padded_rows, row_len) = (length(down, rows)?, length(along, columns)?);
         // Phases are whole vectors, so that most loads of the tiles are aligned.
@@ -222,14 +212,8 @@ impl Planes {
     /// Elements of all planes, with room for whole vectors behind the last tile. Blocks of at most as
     /// many rows and columns of tiles need no more.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn scratch_len(&self) -> usize {
         self.free_room.1
-    }
-
-    /// Whether there is nothing in them.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Whether the planes are for a kernel with these tiles, these vectors, and the same way to
@@ -471,7 +455,7 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
 /// Raw arguments of a split, and of the computation of free rows.
 ///
 /// Memory: `x + i * row_stride + e` is readable for each i below the number of the border's rows
-/// and each e below that of its elements. `planes` is writable for `Planes::len()` elements of
+/// and each e below that of its elements. `planes` is writable for `Planes::scratch_len()` elements of
 /// the border's shape. That covers a vector behind every place, and behind all of that the rows
 /// at `free`, in whole vectors. The border belongs to this kernel. Its shape is straight only as
 /// part of [`StraightArgs`].
@@ -567,7 +551,7 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) code: Code<WinogradCode<T>>,
 }
 
-name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
+common_getters!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
@@ -632,12 +616,6 @@ impl<T: Real> WinogradKernel<T> {
         self.down.values * self.along.values
     }
 
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
-    }
-
     /// Transforms the tiles of one channel from its rows: value xi of tile t goes to
     /// `v[xi * v_plane + t]`, with values row by row. Padding is zero, and the inputs of
     /// [spare](Spare) outputs are computed. The call clobbers the `planes`, and elements up to a
@@ -649,12 +627,11 @@ impl<T: Real> WinogradKernel<T> {
         let TileSource { x, row_stride, next } = *source;
         let Border { rows, elements, shape, .. } = border;
         assert!(shape.is_of(self), "the border of another kernel");
-        assert!(planes.len() >= shape.len(), "the planes are too short");
-        let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
-        assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
-        let end = shape.tiles + self.lanes - 1;
-        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(end));
-        assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
+        assert!(planes.len() >= shape.scratch_len(), "the planes are too short");
+        let read = end(rows.len(), row_stride, elements.len());
+        assert!(read <= x.len() || rows.is_empty(), "the rows end beyond their slice");
+        let written = end(self.values(), v_plane, shape.tiles + self.lanes - 1);
+        assert!(written <= v.len(), "transformed tiles end beyond their slice");
         let free_stride = elements.len().next_multiple_of(self.lanes);
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
         let free = planes.wrapping_add(shape.free_room.0);
@@ -700,18 +677,15 @@ impl<T: Real> WinogradKernel<T> {
         if tiles == 0 || channels == 0 || width == 0 || height == 0 {
             return true;
         }
-        let last = |steps: [(usize, usize); 2]| {
-            steps.iter().try_fold(0_usize, |at, (n, step)| at.checked_add((n - 1).checked_mul(*step)?))
-        };
-        let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
-        assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
+        let read = end(tiles, tile_step, end(self.values(), plane, self.lanes));
+        assert!(read <= values.len(), "products end beyond their slice");
         assert!(channels <= self.lanes, "more channels than a vector has lanes");
         // It also bounds the tiles, so that the products below do not overflow.
         assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
-        let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
-        let epilogue = epilogue.checked(y, end.unwrap_or(usize::MAX), channels);
+        let written = end(channels, channel_step, end(height, row_step, width));
+        let epilogue = epilogue.checked(y, written, channels);
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)

@@ -2,12 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::catalogue::{self, channel_widths, spatial_widths};
-use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real, RowOffsets, SpatialKernel};
+use convoke_kernels::catalogue::{channel_widths, spatial_widths};
+use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real, RowOffsets, SpatialKernel, spatial_kernels};
 
 /// The ISAs of the build.
 fn built() -> impl Iterator<Item = Isa> {
-    Isa::ALL.into_iter().filter(|isa| !catalogue::spatial_kernels::<f32>(*isa).is_empty())
+    Isa::ALL.into_iter().filter(|isa| !spatial_kernels::<f32>(*isa).is_empty())
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn kernels_are_in_the_order_of_width_and_height() {
 #[test]
 fn a_call_of_a_kernel_that_the_cpu_lacks_is_refused() {
     for isa in built().filter(|isa| !isa.is_available()) {
-        let kernel = &catalogue::spatial_kernels::<f32>(isa)[0];
+        let kernel = &spatial_kernels::<f32>(isa)[0];
         let (a, b) = (vec![1.0; kernel.mr()], vec![1.0; kernel.nr()]);
         let mut tile = vec![0.0; kernel.mr() * kernel.nr()];
         let koff = RowOffsets::packed(1, kernel.nr());

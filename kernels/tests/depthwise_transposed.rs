@@ -10,10 +10,10 @@ use convoke_kernels::{
 };
 
 fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static DepthwiseTransposedKernel<T>)) {
-    for isa in Isa::ALL {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         let kernels = depthwise_transposed_kernels::<T>(isa);
         assert!(kernels.iter().all(|k| k.isa() == isa && k.name().starts_with(T::NAME)));
-        assert_eq!(kernels.is_empty(), !isa.is_available());
+        assert!(!kernels.is_empty());
         kernels.iter().for_each(&mut check);
     }
 }

@@ -19,7 +19,7 @@ const CHANNELS: usize = 3;
 /// Calls `check` for every kernel of every ISA of this CPU, of both types.
 macro_rules! for_each_kernel {
     ($check:ident) => {
-        for isa in Isa::ALL {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
             grouped_kernels::<f32>(isa).iter().for_each($check);
             grouped_kernels::<f64>(isa).iter().for_each($check);
         }
@@ -30,15 +30,15 @@ macro_rules! for_each_kernel {
 fn every_available_isa_has_kernels_that_say_what_they_are() {
     fn check<T: Real>(isa: Isa) {
         let kernels = grouped_kernels::<T>(isa);
-        assert_eq!(kernels.is_empty(), !isa.is_available(), "{isa}");
+        assert!(!kernels.is_empty(), "{isa}");
         for kernel in kernels {
             assert_eq!(kernel.name(), format!("{}_group_{}x{}", T::NAME, kernel.mr(), kernel.nr()));
             assert_eq!((kernel.isa(), kernel.nr()), (isa, kernel.nrv() * kernel.lanes()));
         }
-        let heights = |mr: usize| kernels.is_empty() || kernels.iter().any(|kernel| kernel.mr() == mr);
+        let heights = |mr: usize| kernels.iter().any(|kernel| kernel.mr() == mr);
         assert!(heights(2) && heights(3), "{isa}: any number of channels from 2 on is a sum of 2 and 3");
     }
-    for isa in Isa::ALL {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         check::<f32>(isa);
         check::<f64>(isa);
     }

@@ -570,7 +570,6 @@ pub(crate) fn deinterleave_rows<T: Element>(
 }
 
 /// As [`InterleaveKernel::deinterleave`], for elements of any type.
-#[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
 pub(crate) fn deinterleave<T: Element>(isa: Isa, x: &[T], copy: &Deinterleave<'_>, planes: &mut [T::Acc]) {
     match (T::as_acc(x), interleave_kernels::<T::Acc>(isa).first()) {
         (Some(x), Some(kernel)) => kernel.deinterleave(x, copy, planes),

@@ -107,6 +107,9 @@ pub struct KernelTile {
 /// given time.
 #[must_use]
 pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
+    if !isa.is_available() {
+        return Vec::new();
+    }
     let mut tiles = tiles_of::<f32>(isa, measure);
     tiles.extend(tiles_of::<f64>(isa, measure));
     tiles
@@ -129,7 +132,7 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
     });
     let direct = direct.map(|(k, op)| {
         let rate = measure.map(|duration| peak::direct(k, duration));
-        tile(k.name(), op, (k.mr(), k.nr()), rate)
+        tile(k.name(), op, (k.mr(), k.lanes()), rate)
     });
     let grouped = grouped_kernels::<T>(isa).iter().map(|k| {
         let rate = measure.map(|duration| peak::grouped(k, duration));
@@ -148,7 +151,7 @@ pub fn transforms<T: Real>(isa: Isa) -> Vec<&'static str> {
 /// them.
 #[must_use]
 pub fn markdown(only: Option<Isa>) -> String {
-    let isas = || Isa::ALL.into_iter().filter(|isa| only.is_none_or(|only| only == *isa));
+    let isas = || Isa::ALL.into_iter().filter(|isa| isa.is_available() && only.is_none_or(|only| only == *isa));
     let tiles: Vec<_> = isas().flat_map(|isa| tiles(isa, None)).collect();
     let mut text = summary(&tiles);
     text += "\n| ISA | type | Winograd transforms (outputs_taps) |\n|---|---|---|\n";
@@ -167,7 +170,7 @@ pub fn markdown(only: Option<Isa>) -> String {
         text.extend(depthwise_transposed_row::<f64>(isa));
     }
     text += "\n| ISA | streaming passes | `f16` by |\n|---|---|---|\n";
-    for isa in isas().filter(|isa| isa.is_available()) {
+    for isa in isas() {
         text += &passes_row(isa);
     }
     text

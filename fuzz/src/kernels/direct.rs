@@ -252,9 +252,9 @@ fn sums<T: Real>(u: &mut Unstructured<'_>, kernel: &DepthwiseKernel<T>) -> Resul
     let taps = TapTable::new(&groups, step);
     let (first, last) = (size(u, taps.groups())?, size(u, taps.groups())?);
     let (x_vector, x_plane, w_plane) = (size(u, 20)?, size(u, 999)?, size(u, 200)?);
-    let rows = end(tiles.saturating_mul(kernel.mr()), step, 60 + 9 * 80 + kernel.nr());
-    let x = near::<T>(u, end(planes, x_plane, end(width.div_ceil(kernel.nr()), x_vector, rows)))?;
-    let w = near(u, end(planes, w_plane, taps.weights().saturating_mul(kernel.nr())))?;
+    let rows = end(tiles.saturating_mul(kernel.mr()), step, 60 + 9 * 80 + kernel.lanes());
+    let x = near::<T>(u, end(planes, x_plane, end(width.div_ceil(kernel.lanes()), x_vector, rows)))?;
+    let w = near(u, end(planes, w_plane, taps.weights().saturating_mul(kernel.lanes())))?;
     let input =
         DepthwiseInput { taps: &taps, groups: first..last, w: &w, w_plane, x: &x, x_plane, x_vector, planes, tiles };
     output(u, kernel, (planes, tiles, width), |y, output, epilogue| kernel.run(&input, y, output, epilogue))
@@ -283,7 +283,7 @@ pub(super) fn winograd<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
         let (rows, columns) = (size(u, 4)?, size(u, 40)?);
         let spare = size(u, kernel.down().outputs)?;
         let shape = Planes::new(kernel, rows, columns, spare);
-        if shape.len() > 1 << 20 {
+        if shape.scratch_len() > 1 << 20 {
             return Ok(());
         }
         let mut range = |len: usize| -> Result<_> { Ok(size(u, len)?..size(u, len)?) };
@@ -291,7 +291,7 @@ pub(super) fn winograd<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
         let border = Border::new(kernel, &shape, live_rows.clone(), live.clone());
         let (row_stride, v_plane) = (live.len().saturating_add(size(u, 2)?), shape.tiles() + kernel.lanes());
         let x = near::<T>(u, end(live_rows.len(), row_stride, live.len()))?;
-        let (mut planes, mut v) = (near(u, shape.len())?, near(u, kernel.values() * v_plane)?);
+        let (mut planes, mut v) = (near(u, shape.scratch_len())?, near(u, kernel.values() * v_plane)?);
         let source = TileSource { x: &x, row_stride, next: u.arbitrary()? };
         kernel.input(&source, &border, &mut planes, &mut v, v_plane);
         return Ok(());

@@ -10,11 +10,6 @@
 //! Most pairs of most steps lie inside X and Y, and run in a loop without masks and choices. The others,
 //! at the ends of rows and at top and bottom, load by masks, and check for each row whether it exists.
 
-#![expect(
-    clippy::needless_range_loop,
-    reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
-)]
-
 use crate::Real;
 use crate::depthwise_transposed::DepthwiseTransposedArgs;
 use crate::simd::{LEAST_ROW, Simd};

@@ -11,11 +11,6 @@
 //!   input elements at `x + koff[k] + i`. [`two_rows`] has broadcasts of a second row of pixels,
 //!   too.
 
-#![expect(
-    clippy::needless_range_loop,
-    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
-)]
-
 use super::VectorEpilogue;
 use crate::Real;
 use crate::activation::{ActivateArgs, ActivationKernel};

@@ -8,11 +8,6 @@
 //! should be. These lanes are the same for a whole column of taps, and are zeroed. Only tiles near the
 //! ends of the plane read rows outside of X, and load parts of vectors.
 
-#![expect(
-    clippy::needless_range_loop,
-    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
-)]
-
 use super::VectorEpilogue;
 use super::gemm::{Row, step};
 use crate::Real;

@@ -4,11 +4,6 @@
 //! 1, 2, 4 or 8 phases are interleaved in registers; other numbers of phases an element at a
 //! time.
 
-#![expect(
-    clippy::needless_range_loop,
-    reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
-)]
-
 use super::VectorEpilogue;
 use crate::Real;
 use crate::interleave::{Deinterleave, DeinterleaveArgs, InterleaveArgs, OutputRun, PhaseCopy, SumArgs};
@@ -100,7 +95,7 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
             let sum = args.sums.get_unchecked(phase);
             let x = x.wrapping_add(next);
             let mut acc = [bias; NV];
-            for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
+            for (offset, w) in sum.koff.offsets.iter().zip(sum.w) {
                 let (row, w) = (x.add(*offset as usize), V::splat(*w));
                 for j in 0..NV {
                     acc[j] = w.mul_add(V::load(row.add(j * V::LANES)), acc[j]);

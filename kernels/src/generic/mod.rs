@@ -1,6 +1,12 @@
 //! The kernels, written once over [`Simd`](crate::simd::Simd), and the macros by which an ISA lists its
 //! instances.
 
+#![expect(
+    clippy::needless_range_loop,
+    clippy::manual_memcpy,
+    reason = "loops over indices unroll before arrays are split into registers; loops over iterators do not, and spill them"
+)]
+
 pub(crate) mod activation;
 pub(crate) mod depthwise;
 pub(crate) mod depthwise_transposed;
@@ -74,25 +80,40 @@ impl<V: Simd> VectorEpilogue<V> {
     }
 }
 
-/// Compiles generic kernels for one ISA, with the attribute that enables it.
+/// Compiles generic kernels for the vectors `V` of one ISA, with the attribute that enables it. Each kind of
+/// kernel is a module of its own, so that the compiler works on all kinds in parallel.
 macro_rules! compile {
-    (#[$attr:meta] $(fn $name:ident$(<$($size:ident),+>)?($args:ty) $(-> $result:ty)? = $generic:expr;)+) => {$(
-        /// # Safety
-        /// As for the generic kernel, with this ISA and these sizes.
-        #[$attr]
-        pub(super) unsafe fn $name$(<$(const $size: usize),+>)?(args: &$args) $(-> $result)? {
-            // SAFETY: the caller's promise, passed on.
-            unsafe { $generic(args) }
+    (
+        mod $module:ident of $vector:path, #[$attr:meta];
+        $(fn $name:ident$(<$($size:ident),+>)?($args:ty) $(-> $result:ty)? = $generic:expr;)+
+    ) => {
+        mod $module {
+            use $vector as V;
+
+            $(
+                /// # Safety
+                /// As for the generic kernel, with this ISA and these sizes.
+                #[$attr]
+                pub(super) unsafe fn $name$(<$(const $size: usize),+>)?(args: &$args) $(-> $result)? {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { $generic(args) }
+                }
+            )+
         }
-    )+};
+    };
 }
 pub(crate) use compile;
 
 /// The kernels of one ISA and element type: its vectors, and its tiles. `32 x [1 2]` are tiles with an
-/// NR of 32 and an MR of 1 and 2.
-///
-/// Each kind of kernel is a module of its own, so that the compiler works on all kinds in parallel.
+/// NR of 32 and an MR of 1 and 2. They are the static `KERNELS` of the module `$module`.
 macro_rules! kernels {
+    (mod $module:ident: $isa:expr, #[$attr:meta], $elem:ident in $vector:ident; $($tiles:tt)+) => {
+        pub(crate) mod $module {
+            use super::vector::$vector;
+
+            $crate::generic::kernels! { $isa, #[$attr], $elem in $vector; $($tiles)+ }
+        }
+    };
     (
         $isa:expr, #[$attr:meta], $elem:ident in $vector:ident;
         gemm: $($gemm_nr:literal x [$($gemm_mr:literal)+]),+;
@@ -100,99 +121,71 @@ macro_rules! kernels {
         two_row_gemm: $($two_row_nr:literal x [$($two_row_mr:literal)+]),+;
         pixel_gemm: $($pixel_nr:literal x [$($pixel_mr:literal)+]),+;
         dw: $dw_nr:literal x [$($dw_mr:literal)+];
-        $(dw in $half:ident: $half_nr:literal x [$($half_mr:literal)+];)?
+        $(dw in $half:path: $half_nr:literal x [$($half_mr:literal)+];)?
         dwt: $dwt_nr:literal x [$($dwt_mr:literal)+];
         group: $($group_nr:literal x [$($group_mr:literal)+]),+;
     ) => {
         use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
         use crate::isa::Code;
         use crate::simd::Simd;
-        use crate::table::Kernels;
+        use crate::catalogue::Kernels;
 
         const LANES: usize = $vector::LANES;
 
-        mod gemm {
-            use super::$vector as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn gemm<MR, NRV>(crate::ukernel::SpatialArgs<$elem>) = crate::generic::gemm::spatial::<V, MR, NRV>;
-                fn channel_gemm<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
-                fn two_row_gemm<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
-                    crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
-            }
+        $crate::generic::compile! {
+            mod gemm of super::$vector, #[$attr];
+            fn gemm<MR, NRV>(crate::ukernel::SpatialArgs<$elem>) = crate::generic::gemm::spatial::<V, MR, NRV>;
+            fn channel_gemm<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
+            fn two_row_gemm<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
+                crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
         }
 
-        mod pixel {
-            use super::$vector as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn pixel_gemm<MR, NRV>(crate::pixel::PixelArgs<$elem>) = crate::generic::pixel::pixels::<V, MR, NRV>;
-            }
+        $crate::generic::compile! {
+            mod pixel of super::$vector, #[$attr];
+            fn pixel_gemm<MR, NRV>(crate::pixel::PixelArgs<$elem>) = crate::generic::pixel::pixels::<V, MR, NRV>;
         }
 
-        mod grouped {
-            use super::$vector as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn group<MR, NRV>(crate::grouped::FlatArgs<'_, $elem>) = crate::generic::grouped::flat::<V, MR, NRV>;
-            }
+        $crate::generic::compile! {
+            mod grouped of super::$vector, #[$attr];
+            fn group<MR, NRV>(crate::grouped::FlatArgs<'_, $elem>) = crate::generic::grouped::flat::<V, MR, NRV>;
         }
 
-        mod depthwise {
-            use super::$vector as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
-                fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
-                fn dwt<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, true>;
-                fn threes(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<V>;
-                fn gather(crate::depthwise::GatherArgs<$elem>) = crate::generic::depthwise::gather::<V>;
-                fn scatter(crate::depthwise::ScatterArgs<$elem>) = crate::generic::depthwise::scatter::<V>;
-            }
+        $crate::generic::compile! {
+            mod depthwise of super::$vector, #[$attr];
+            fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
+            fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
+            fn dwt<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, true>;
+            fn threes(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::threes::<V>;
+            fn gather(crate::depthwise::GatherArgs<$elem>) = crate::generic::depthwise::gather::<V>;
+            fn scatter(crate::depthwise::ScatterArgs<$elem>) = crate::generic::depthwise::scatter::<V>;
         }
 
-        $(mod narrow {
-            use super::$half as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
-                fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
-            }
+        $($crate::generic::compile! {
+            mod narrow of $half, #[$attr];
+            fn dw<R>(crate::depthwise::DepthwiseArgs<$elem>) = crate::generic::depthwise::tiles::<V, R, false>;
+            fn dw_direct<R>(crate::depthwise::DirectArgs<'_, $elem>) = crate::generic::depthwise::direct::<V, R>;
         })?
 
-        mod winograd {
-            use super::$vector as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn extend(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::extend::<V>;
-                fn split<NH, MH>(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::split::<V, NH, MH>;
-                fn input<NV, NH>(crate::winograd::InputArgs<$elem>) = crate::generic::winograd::input::<V, NV, NH>;
-                fn straight<NV, NH, MV, MH>(crate::winograd::StraightArgs<'_, $elem>) =
-                    crate::generic::winograd::straight::<V, NV, NH, MV, MH>;
-                fn output<NV, NH, MV, MH>(crate::winograd::OutputArgs<'_, $elem>) -> bool =
-                    crate::generic::winograd::output::<V, NV, NH, MV, MH>;
-            }
+        $crate::generic::compile! {
+            mod winograd of super::$vector, #[$attr];
+            fn extend(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::extend::<V>;
+            fn split<NH, MH>(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::split::<V, NH, MH>;
+            fn input<NV, NH>(crate::winograd::InputArgs<$elem>) = crate::generic::winograd::input::<V, NV, NH>;
+            fn straight<NV, NH, MV, MH>(crate::winograd::StraightArgs<'_, $elem>) =
+                crate::generic::winograd::straight::<V, NV, NH, MV, MH>;
+            fn output<NV, NH, MV, MH>(crate::winograd::OutputArgs<'_, $elem>) -> bool =
+                crate::generic::winograd::output::<V, NV, NH, MV, MH>;
         }
 
-        mod passes {
-            use super::$vector as V;
-
-            $crate::generic::compile! {
-                #[$attr]
-                fn activate(crate::activation::ActivateArgs<$elem>) = crate::generic::activation::activate::<V>;
-                fn transpose(crate::transpose::TransposeArgs<$elem>) = crate::generic::transpose::transpose::<V>;
-                fn interleave(crate::interleave::InterleaveArgs<'_, $elem>) = crate::generic::interleave::interleave::<V>;
-                fn sum(crate::interleave::SumArgs<'_, $elem>) = crate::generic::interleave::sum::<V>;
-                fn deinterleave(crate::interleave::DeinterleaveArgs<'_, $elem>) = crate::generic::interleave::deinterleave::<V>;
-                fn depthwise_transposed<SH, KH, KW, ODD>(crate::depthwise_transposed::DepthwiseTransposedArgs<'_, $elem>) =
-                    crate::generic::depthwise_transposed::depthwise_transposed::<V, SH, KH, KW, ODD>;
-            }
+        $crate::generic::compile! {
+            mod passes of super::$vector, #[$attr];
+            fn activate(crate::activation::ActivateArgs<$elem>) = crate::generic::activation::activate::<V>;
+            fn transpose(crate::transpose::TransposeArgs<$elem>) = crate::generic::transpose::transpose::<V>;
+            fn interleave(crate::interleave::InterleaveArgs<'_, $elem>) = crate::generic::interleave::interleave::<V>;
+            fn sum(crate::interleave::SumArgs<'_, $elem>) = crate::generic::interleave::sum::<V>;
+            fn deinterleave(crate::interleave::DeinterleaveArgs<'_, $elem>) = crate::generic::interleave::deinterleave::<V>;
+            fn depthwise_transposed<SH, KH, KW, ODD>(crate::depthwise_transposed::DepthwiseTransposedArgs<'_, $elem>) =
+                crate::generic::depthwise_transposed::depthwise_transposed::<V, SH, KH, KW, ODD>;
         }
 
         pub(crate) static KERNELS: Kernels<$elem> = Kernels {

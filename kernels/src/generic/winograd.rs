@@ -21,12 +21,6 @@
 //! [`Points`] holds the polynomials' coefficients. The transform of the filter is
 //! [`filter_rows`](crate::winograd::filter_rows): it is done once, in f64.
 
-#![expect(
-    clippy::needless_range_loop,
-    clippy::manual_memcpy,
-    reason = "loops over indices unroll before arrays are split into registers"
-)]
-
 use super::{VectorEpilogue, constant};
 use crate::Real;
 use crate::simd::Simd;

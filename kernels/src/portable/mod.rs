@@ -8,32 +8,24 @@
 
 mod vector;
 
-pub(crate) mod of_f32 {
-    use super::vector::F32x8;
-
-    crate::generic::kernels! {
-        crate::Isa::Portable, #[inline(never)], f32 in F32x8;
-        gemm: 8 x [1 2 3 4], 16 x [1 2];
-        channel_gemm: 8 x [1 2 3 4];
-        two_row_gemm: 8 x [4];
-        pixel_gemm: 8 x [1 2 3 4];
-        dw: 8 x [1 2 3];
-        dwt: 8 x [1 2 3];
-        group: 8 x [2 3 4], 16 x [2];
-    }
+crate::generic::kernels! {
+    mod of_f32: crate::Isa::Portable, #[inline(never)], f32 in F32x8;
+    gemm: 8 x [1 2 3 4], 16 x [1 2];
+    channel_gemm: 8 x [1 2 3 4];
+    two_row_gemm: 8 x [4];
+    pixel_gemm: 8 x [1 2 3 4];
+    dw: 8 x [1 2 3];
+    dwt: 8 x [1 2 3];
+    group: 8 x [2 3 4], 16 x [2];
 }
 
-pub(crate) mod of_f64 {
-    use super::vector::F64x4;
-
-    crate::generic::kernels! {
-        crate::Isa::Portable, #[inline(never)], f64 in F64x4;
-        gemm: 4 x [1 2 3 4], 8 x [1 2];
-        channel_gemm: 4 x [1 2 3 4];
-        two_row_gemm: 4 x [4];
-        pixel_gemm: 4 x [1 2 3 4];
-        dw: 4 x [1 2 3];
-        dwt: 4 x [1 2 3];
-        group: 4 x [2 3 4], 8 x [2];
-    }
+crate::generic::kernels! {
+    mod of_f64: crate::Isa::Portable, #[inline(never)], f64 in F64x4;
+    gemm: 4 x [1 2 3 4], 8 x [1 2];
+    channel_gemm: 4 x [1 2 3 4];
+    two_row_gemm: 4 x [4];
+    pixel_gemm: 4 x [1 2 3 4];
+    dw: 4 x [1 2 3];
+    dwt: 4 x [1 2 3];
+    group: 4 x [2 3 4], 8 x [2];
 }

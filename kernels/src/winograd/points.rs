@@ -42,11 +42,8 @@ impl Points {
                 }
                 j += 1;
             }
-            let mut q = 0;
-            while q < PAIRS {
-                without[i][q] = p[q];
-                q += 1;
-            }
+            let [lowest @ .., _] = p;
+            without[i] = lowest;
             i += 1;
         }
         Self { a, squares, all, without, single: 0.0 }

@@ -60,7 +60,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
         let load_slots = match taps.along {
             // Vectors along channels begin at cache lines.
             Along::Channels => 1.0,
-            Along::Rows => machine.unaligned_slots::<A>(self.plan.tiles[0].nr()),
+            Along::Rows => machine.unaligned_slots::<A>(self.plan.tiles[0].lanes()),
         };
         let tile = machine.direct_tile_cycles(count, (loads * load_slots + count) / rows, rows);
         match self.plan.source {
@@ -81,7 +81,7 @@ impl<A: Real> DepthwiseCost<'_, A> {
             Along::Channels => positions as f64,
             Along::Rows => {
                 let kernel = &plan.tiles[plan.panels(self.geometry).height(0) - 1];
-                positions as f64 / taps.w.output as f64 * taps.w.output.div_ceil(kernel.nr()) as f64
+                positions as f64 / taps.w.output as f64 * taps.w.output.div_ceil(kernel.lanes()) as f64
             }
         }
     }

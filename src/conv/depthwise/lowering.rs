@@ -69,7 +69,7 @@ impl<T: Element> Depthwise<T> {
                 let is_copied = |row: &SourceRow| row.src.is_some() || plan.chunks > 1;
                 rows = (0..plan.chunks).map(|i| padded.rows(&padded.chunk(i)).filter(is_copied).collect()).collect();
             }
-            let table = plan.taps.table(&padded, unit, plan.tiles[0].nr());
+            let table = plan.taps.table(&padded, unit, plan.tiles[0].lanes());
             planes = Some((padded, table));
         }
         let (geometry, slots) = (request.geometry.clone(), Slots::new(slots));

@@ -80,7 +80,7 @@ impl<A: Real> DepthwisePlan<A> {
         };
         let (chunks, positions) = source.chunks(geometry);
         let unit_groups = draft.unit_groups(&source, chunks);
-        let scratch = draft.scratch(&source, positions, unit_groups, tiles.last()?.nr())?;
+        let scratch = draft.scratch(&source, positions, unit_groups, tiles.last()?.lanes())?;
         let units = geometry.batch * geometry.group.div_ceil(unit_groups) * chunks;
         let tasks = units.min(TASKS_PER_THREAD * request.threads);
         let taps = draft.taps;
@@ -91,7 +91,7 @@ impl<A: Real> DepthwisePlan<A> {
     pub(super) fn panels(&self, geometry: &Geometry) -> RowPanels {
         let (_, rows, width) = self.source.shape(geometry, &self.taps, self.source.chunks(geometry).1);
         let rows = match self.source {
-            DepthwiseSource::Planes { .. } if self.taps.is_one_row => width / self.tiles[0].nr(),
+            DepthwiseSource::Planes { .. } if self.taps.is_one_row => width / self.tiles[0].lanes(),
             _ => rows.div_ceil(self.taps.tile_step()),
         };
         RowPanels::new(rows.max(1), self.tiles.len())
@@ -105,7 +105,7 @@ impl<A: Real> DepthwisePlan<A> {
 
 /// The kernels along rows. Rows that fit a short vector have kernels of their own, without stride.
 fn tiles_of_rows<A: Real>(taps: &TapColumns, kernels: &DepthwiseKernels<A>) -> &'static [DepthwiseKernel<A>] {
-    let fits = |kernel: &DepthwiseKernel<A>| taps.w.stride == 1 && taps.w.output <= kernel.nr();
+    let fits = |kernel: &DepthwiseKernel<A>| taps.w.stride == 1 && taps.w.output <= kernel.lanes();
     if kernels.narrow().first().is_some_and(fits) { kernels.narrow() } else { kernels.rows() }
 }
 
@@ -162,7 +162,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         let bytes = (geometry.input_len() + geometry.output_len()).saturating_mul(size_of::<T::Acc>());
         let is_large = taps.count() <= LARGE_TAPS && bytes > self.request.machine.l2_bytes;
         let most_rows = if is_large { LARGE_ROWS } else { tiles.len() };
-        if taps.is_one_row && taps.w.output > SHORT_ROW_VECTORS * tiles.first()?.nr() {
+        if taps.is_one_row && taps.w.output > SHORT_ROW_VECTORS * tiles.first()?.lanes() {
             return None;
         }
         // Sums from X have another order than sums from planes, so that a limit must not decide this.

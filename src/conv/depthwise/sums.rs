@@ -108,7 +108,7 @@ impl<T: Element> Depthwise<T> {
         sums: &mut Sums<'_, '_, T::Acc>,
     ) {
         let columns = &self.plan.taps;
-        let nr = self.plan.tiles[0].nr();
+        let nr = self.plan.tiles[0].lanes();
         let (blocks, rows, width) = self.plan.source.shape(&self.geometry, columns, sums.positions.len());
         if columns.is_one_row {
             let (rows, rest) = (width / nr, width % nr);
@@ -145,7 +145,7 @@ impl<T: Element> Depthwise<T> {
                 w_plane: columns.count(),
                 x: x.get(from + row * pitch..).unwrap_or(&[]),
                 x_plane,
-                x_vector: kernel.nr(),
+                x_vector: kernel.lanes(),
                 planes: *planes,
                 tiles,
             };

@@ -248,7 +248,7 @@ impl<A: Compute> ScratchPieces<A> {
         let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && stride == 1;
         let slots = chunk.slots(&view.roles.depth);
         Self {
-            planes: ledger.book("planes", planes.len()),
+            planes: ledger.book("planes", planes.scratch_len()),
             v: ledger.book("transformed tiles", largest.slot_len(scheme, view.channels) * slots),
             products: ledger.book("products", product_panel * chunk.panels * chunk.slices),
             rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride }),

@@ -22,35 +22,27 @@
 pub(crate) mod convert;
 mod vector;
 
-pub(crate) mod of_f32 {
-    use super::vector::F32x4;
-
-    crate::generic::kernels! {
-        crate::Isa::Neon, #[target_feature(enable = "neon")], f32 in F32x4;
-        gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
-            12 x [1 2 3 4 5 6 7 8 9], 16 x [1 2 3 4 5 6], 24 x [1 2 3 4], 32 x [1 2 3], 48 x [1 2];
-        channel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        two_row_gemm: 4 x [4 6 8 10 12], 8 x [4 6 8 10 12];
-        pixel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        dw: 4 x [1 2 3 4 5 6];
-        dwt: 4 x [1 2 3 4 5 6];
-        group: 4 x [8], 8 x [6 8], 12 x [6], 16 x [2 3 4], 20 x [4], 24 x [3], 32 x [2];
-    }
+crate::generic::kernels! {
+    mod of_f32: crate::Isa::Neon, #[target_feature(enable = "neon")], f32 in F32x4;
+    gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+        12 x [1 2 3 4 5 6 7 8 9], 16 x [1 2 3 4 5 6], 24 x [1 2 3 4], 32 x [1 2 3], 48 x [1 2];
+    channel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    two_row_gemm: 4 x [4 6 8 10 12], 8 x [4 6 8 10 12];
+    pixel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    dw: 4 x [1 2 3 4 5 6];
+    dwt: 4 x [1 2 3 4 5 6];
+    group: 4 x [8], 8 x [6 8], 12 x [6], 16 x [2 3 4], 20 x [4], 24 x [3], 32 x [2];
 }
 
-pub(crate) mod of_f64 {
-    use super::vector::F64x4;
-
-    crate::generic::kernels! {
-        crate::Isa::Neon, #[target_feature(enable = "neon")], f64 in F64x4;
-        gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12], 8 x [1 2 3 4 5 6], 12 x [1 2 3 4], 16 x [1 2 3], 24 x [1 2];
-        channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-        two_row_gemm: 4 x [4 6], 8 x [4 6];
-        pixel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-        dw: 4 x [1 2 3 4];
-        dwt: 4 x [1 2 3 4];
-        group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];
-    }
+crate::generic::kernels! {
+    mod of_f64: crate::Isa::Neon, #[target_feature(enable = "neon")], f64 in F64x4;
+    gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12], 8 x [1 2 3 4 5 6], 12 x [1 2 3 4], 16 x [1 2 3], 24 x [1 2];
+    channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
+    two_row_gemm: 4 x [4 6], 8 x [4 6];
+    pixel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
+    dw: 4 x [1 2 3 4];
+    dwt: 4 x [1 2 3 4];
+    group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];
 }
 
 /// Runs a streaming pass. Every target that this module is compiled for has NEON. The function is

@@ -1,20 +1,9 @@
 //! The NEON registers as [`Simd`] vectors of four elements.
 
 use core::arch::aarch64::*;
-use core::arch::asm;
 
 use crate::Isa;
 use crate::simd::{Simd, lanes_by_zeros};
-
-/// Hides from the compiler where a pointer comes from, as [`Simd::advance`] asks.
-#[inline(always)]
-#[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
-fn hide<T>(p: *const T) -> *const T {
-    let mut hidden = p;
-    // SAFETY: no instruction.
-    unsafe { asm!("/* {0} */", inout(reg) hidden, options(pure, nomem, nostack, preserves_flags)) };
-    hidden
-}
 
 /// For each mask of four lanes in `REGISTERS` registers, the bytes of a table lookup that moves these lanes
 /// to the front. The other lanes become zero.
@@ -83,7 +72,7 @@ impl<const REGISTERS: usize> Window<REGISTERS> {
 mod ps {
     pub(super) use core::arch::aarch64::{
         float32x4_t as Register, uint32x4_t as Bits, vaddq_f32 as add, vandq_u32 as and, vbslq_f32 as select,
-        vcltzq_f32 as is_negative, vdivq_f32 as div, vdupq_n_f32 as dup, vfmaq_f32 as fma, vld1q_f32 as load,
+        vcltzq_f32 as is_negative, vdivq_f32 as div, vdupq_n_f32 as splat, vfmaq_f32 as fma, vld1q_f32 as load,
         vmaxq_f32 as max, vminq_f32 as min, vmulq_f32 as mul, vreinterpretq_f32_u32 as from_bits,
         vreinterpretq_u32_f32 as to_bits, vshlq_n_u32 as shift_left, vst1q_f32 as store, vsubq_f32 as sub,
     };
@@ -93,7 +82,7 @@ mod ps {
 mod pd {
     pub(super) use core::arch::aarch64::{
         float64x2_t as Register, uint64x2_t as Bits, vaddq_f64 as add, vandq_u64 as and, vbslq_f64 as select,
-        vcltzq_f64 as is_negative, vdivq_f64 as div, vdupq_n_f64 as dup, vfmaq_f64 as fma, vld1q_f64 as load,
+        vcltzq_f64 as is_negative, vdivq_f64 as div, vdupq_n_f64 as splat, vfmaq_f64 as fma, vld1q_f64 as load,
         vmaxq_f64 as max, vminq_f64 as min, vmulq_f64 as mul, vreinterpretq_f64_u64 as from_bits,
         vreinterpretq_u64_f64 as to_bits, vshlq_n_u64 as shift_left, vst1q_f64 as store, vsubq_f64 as sub,
     };
@@ -112,35 +101,7 @@ macro_rules! vector {
         const REGISTER_FILE: usize = 32;
         const REGISTERS: usize = $registers;
         const SCALARS: usize = $scalars;
-
-        #[inline(always)]
-        unsafe fn splat(x: $elem) -> Self {
-            // SAFETY: the caller runs where the ISA is.
-            let all = [unsafe { $ops::dup(x) }; $registers];
-            Self($(all[$r]),+)
-        }
-
-        #[inline(always)]
-        unsafe fn load(p: *const $elem) -> Self {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { Self($($ops::load(p.add($r * $scalars))),+) }
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, p: *mut $elem) {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $($ops::store(p.add($r * $scalars), self.$r);)+ }
-        }
-
-        #[inline(always)]
-        fn prefetch(p: *const $elem) {
-            crate::simd::prefetch(p);
-        }
-
-        #[inline(always)]
-        fn advance(p: *const $elem, step: usize) -> *const $elem {
-            hide(p.wrapping_add(step))
-        }
+        crate::registers::lane_wise!($elem by $ops: $($r)+);
 
         #[inline(always)]
         fn mul_add(self, b: Self, c: Self) -> Self {
@@ -149,47 +110,9 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        fn add(self, b: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::add(self.$r, b.$r)),+) }
-        }
-
-        #[inline(always)]
-        fn sub(self, b: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::sub(self.$r, b.$r)),+) }
-        }
-
-        #[inline(always)]
-        fn mul(self, b: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::mul(self.$r, b.$r)),+) }
-        }
-
-        #[inline(always)]
-        fn div(self, b: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::div(self.$r, b.$r)),+) }
-        }
-
-        #[inline(always)]
-        fn clamp(self, lo: Self, hi: Self) -> Self {
-            // Both instructions return NaN where either operand is NaN.
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::min($ops::max(self.$r, lo.$r), hi.$r)),+) }
-        }
-
-        #[inline(always)]
         fn or_if_negative(self, b: Self) -> Self {
             // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::select($ops::is_negative(self.$r), b.$r, self.$r)),+) }
-        }
-
-        #[inline(always)]
-        fn low_bits_as_exponent(self) -> Self {
-            const BITS: i32 = $elem::MANTISSA_DIGITS as i32 - 1;
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.$r)))),+) }
         }
 
         #[inline(always)]

@@ -12,11 +12,6 @@
 //!   This is for narrow planes, and for layers of a single axis: there the taps lie side by side
 //!   in a row, but with channels as lanes they lie below one another.
 
-#![expect(
-    clippy::needless_range_loop,
-    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
-)]
-
 mod column;
 mod direct;
 mod passes;

@@ -56,10 +56,10 @@ mod ps {
     pub(super) use core::arch::x86_64::{
         __m256 as Register, _mm256_add_ps as add, _mm256_and_ps as and, _mm256_blendv_ps as blendv,
         _mm256_castps_si256 as to_bits, _mm256_castsi256_ps as from_bits, _mm256_cmp_ps as cmp, _mm256_div_ps as div,
-        _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as loadu, _mm256_maskload_ps as maskload,
+        _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as load, _mm256_maskload_ps as maskload,
         _mm256_maskstore_ps as maskstore, _mm256_max_ps as max, _mm256_min_ps as min, _mm256_movemask_ps as movemask,
         _mm256_mul_ps as mul, _mm256_permute2f128_ps as permute2f128, _mm256_permutevar8x32_ps as permute_words,
-        _mm256_set1_ps as set1, _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as storeu,
+        _mm256_set1_ps as splat, _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as store,
         _mm256_stream_ps as stream, _mm256_sub_ps as sub, _mm256_unpackhi_ps as unpackhi,
         _mm256_unpacklo_ps as unpacklo,
     };
@@ -90,10 +90,10 @@ mod pd {
     pub(super) use core::arch::x86_64::{
         __m256d as Register, _mm256_add_pd as add, _mm256_and_pd as and, _mm256_blendv_pd as blendv,
         _mm256_castpd_si256 as to_bits, _mm256_castsi256_pd as from_bits, _mm256_cmp_pd as cmp, _mm256_div_pd as div,
-        _mm256_fmadd_pd as fmadd, _mm256_loadu_pd as loadu, _mm256_maskload_pd as maskload,
+        _mm256_fmadd_pd as fmadd, _mm256_loadu_pd as load, _mm256_maskload_pd as maskload,
         _mm256_maskstore_pd as maskstore, _mm256_max_pd as max, _mm256_min_pd as min, _mm256_movemask_pd as movemask,
-        _mm256_mul_pd as mul, _mm256_permute2f128_pd as permute2f128, _mm256_set1_pd as set1,
-        _mm256_setzero_pd as zero, _mm256_slli_epi64 as shift_left, _mm256_storeu_pd as storeu,
+        _mm256_mul_pd as mul, _mm256_permute2f128_pd as permute2f128, _mm256_set1_pd as splat,
+        _mm256_setzero_pd as zero, _mm256_slli_epi64 as shift_left, _mm256_storeu_pd as store,
         _mm256_stream_pd as stream, _mm256_sub_pd as sub, _mm256_unpackhi_pd as unpackhi,
         _mm256_unpacklo_pd as unpacklo,
     };
@@ -187,13 +187,6 @@ macro_rules! vector {
         }
 
         #[inline(always)]
-        fn low_bits_as_exponent(self) -> Self {
-            const BITS: i32 = $elem::MANTISSA_DIGITS as i32 - 1;
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
-        }
-
-        #[inline(always)]
         fn is_finite(self) -> bool {
             // x - x is 0, or NaN where x is NaN or infinite.
             // SAFETY: a vector is the proof of the ISA.
@@ -222,7 +215,7 @@ macro_rules! vector {
                     unsafe {
                         let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
                         let moved = $ops::permute_words(v[s].0, from);
-                        let mask = $ops::loadu(table[p][s].1.as_ptr().cast());
+                        let mask = $ops::load(table[p][s].1.as_ptr().cast());
                         every[p] = if s == 0 { Self(moved) } else { Self($ops::blendv(every[p].0, moved, mask)) };
                     }
                 }

@@ -21,40 +21,30 @@
 pub(crate) mod convert;
 mod vector;
 
-pub(crate) mod of_f32 {
-    use super::vector::F32x16;
-    use crate::x86_64::avx2::vector::F32x8;
-
-    crate::generic::kernels! {
-        crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
-        f32 in F32x16;
-        gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
-            48 x [1 2 3 4 5 6 7 8 9], 64 x [1 2 3 4 5 6], 96 x [1 2 3 4], 128 x [1 2 3], 192 x [1 2];
-        channel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        two_row_gemm: 16 x [4 6 8 10 12], 32 x [4 6 8 10 12];
-        pixel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        dw in F32x8: 8 x [1 2 3 4 5 6 7 8];
-        dwt: 16 x [1 2 3 4 5 6 7 8];
-        group: 16 x [8], 32 x [6 8], 48 x [4 6 8], 64 x [2 3 4 6], 80 x [3 4], 96 x [4], 112 x [2 3];
-    }
+crate::generic::kernels! {
+    mod of_f32: crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
+    f32 in F32x16;
+    gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+        48 x [1 2 3 4 5 6 7 8 9], 64 x [1 2 3 4 5 6], 96 x [1 2 3 4], 128 x [1 2 3], 192 x [1 2];
+    channel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    two_row_gemm: 16 x [4 6 8 10 12], 32 x [4 6 8 10 12];
+    pixel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    dw in crate::x86_64::avx2::vector::F32x8: 8 x [1 2 3 4 5 6 7 8];
+    dwt: 16 x [1 2 3 4 5 6 7 8];
+    group: 16 x [8], 32 x [6 8], 48 x [4 6 8], 64 x [2 3 4 6], 80 x [3 4], 96 x [4], 112 x [2 3];
 }
 
-pub(crate) mod of_f64 {
-    use super::vector::F64x8;
-    use crate::x86_64::avx2::vector::F64x4;
-
-    crate::generic::kernels! {
-        crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
-        f64 in F64x8;
-        gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
-            24 x [1 2 3 4 5 6 7 8 9], 32 x [1 2 3 4 5 6], 48 x [1 2 3 4], 64 x [1 2 3], 96 x [1 2];
-        channel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        two_row_gemm: 8 x [4 6 8 10 12], 16 x [4 6 8 10 12];
-        pixel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-        dw: 8 x [1 2 3 4 5 6 7 8];
-        dw in F64x4: 4 x [1 2 3 4];
-        dwt: 8 x [1 2 3 4 5 6 7 8];
-        group: 8 x [8], 16 x [6 8], 24 x [4 6 8], 32 x [2 3 4 6], 40 x [3 4], 48 x [4], 56 x [2 3];
-    }
+crate::generic::kernels! {
+    mod of_f64: crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
+    f64 in F64x8;
+    gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+        24 x [1 2 3 4 5 6 7 8 9], 32 x [1 2 3 4 5 6], 48 x [1 2 3 4], 64 x [1 2 3], 96 x [1 2];
+    channel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    two_row_gemm: 8 x [4 6 8 10 12], 16 x [4 6 8 10 12];
+    pixel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    dw: 8 x [1 2 3 4 5 6 7 8];
+    dw in crate::x86_64::avx2::vector::F64x4: 4 x [1 2 3 4];
+    dwt: 8 x [1 2 3 4 5 6 7 8];
+    group: 8 x [8], 16 x [6 8], 24 x [4 6 8], 32 x [2 3 4 6], 40 x [3 4], 48 x [4], 56 x [2 3];
 }

@@ -2,14 +2,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, mask_in_row};
+use crate::simd::{Simd, first_lanes, mask_in_row};
 use crate::x86_64::{common, quarters};
-
-/// A mask of the first `n` lanes.
-#[inline(always)]
-fn first(n: usize) -> u32 {
-    ((1_u64 << n) - 1) as u32
-}
 
 /// Tables of indices for permutations of two vectors. Indices from the number of lanes on name lanes of the
 /// second vector.
@@ -73,12 +67,12 @@ mod ps {
     pub(super) use core::arch::x86_64::{
         __mmask16 as Mask, _mm512_add_epi32 as add_index, _mm512_add_ps as add, _mm512_alignr_epi32 as alignr,
         _mm512_castps_si512 as to_bits, _mm512_castsi512_ps as from_bits, _mm512_cmp_ps_mask as cmp,
-        _mm512_div_ps as div, _mm512_fmadd_ps as fmadd, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as loadu,
+        _mm512_div_ps as div, _mm512_fmadd_ps as fmadd, _mm512_loadu_epi32 as load_index, _mm512_loadu_ps as load,
         _mm512_mask_blend_ps as blend, _mm512_mask_loadu_ps as mask_loadu, _mm512_mask_storeu_ps as mask_storeu,
         _mm512_mask3_fmadd_ps as mask_fmadd, _mm512_maskz_compress_ps as compress,
         _mm512_maskz_loadu_ps as maskz_loadu, _mm512_maskz_permutex2var_ps as maskz_permute, _mm512_max_ps as max,
         _mm512_min_ps as min, _mm512_mul_ps as mul, _mm512_permutex2var_ps as permute, _mm512_set1_epi32 as set1_index,
-        _mm512_set1_ps as set1, _mm512_setzero_ps as zero, _mm512_slli_epi32 as shift_left, _mm512_storeu_ps as storeu,
+        _mm512_set1_ps as splat, _mm512_setzero_ps as zero, _mm512_slli_epi32 as shift_left, _mm512_storeu_ps as store,
         _mm512_stream_ps as stream, _mm512_sub_ps as sub,
     };
 
@@ -90,12 +84,12 @@ mod pd {
     pub(super) use core::arch::x86_64::{
         __mmask8 as Mask, _mm512_add_epi64 as add_index, _mm512_add_pd as add, _mm512_alignr_epi64 as alignr,
         _mm512_castpd_si512 as to_bits, _mm512_castsi512_pd as from_bits, _mm512_cmp_pd_mask as cmp,
-        _mm512_div_pd as div, _mm512_fmadd_pd as fmadd, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as loadu,
+        _mm512_div_pd as div, _mm512_fmadd_pd as fmadd, _mm512_loadu_epi64 as load_index, _mm512_loadu_pd as load,
         _mm512_mask_blend_pd as blend, _mm512_mask_loadu_pd as mask_loadu, _mm512_mask_storeu_pd as mask_storeu,
         _mm512_mask3_fmadd_pd as mask_fmadd, _mm512_maskz_compress_pd as compress,
         _mm512_maskz_loadu_pd as maskz_loadu, _mm512_maskz_permutex2var_pd as maskz_permute, _mm512_max_pd as max,
         _mm512_min_pd as min, _mm512_mul_pd as mul, _mm512_permutex2var_pd as permute, _mm512_set1_epi64 as set1_index,
-        _mm512_set1_pd as set1, _mm512_setzero_pd as zero, _mm512_slli_epi64 as shift_left, _mm512_storeu_pd as storeu,
+        _mm512_set1_pd as splat, _mm512_setzero_pd as zero, _mm512_slli_epi64 as shift_left, _mm512_storeu_pd as store,
         _mm512_stream_pd as stream, _mm512_sub_pd as sub,
     };
 
@@ -115,7 +109,7 @@ macro_rules! vector {
         #[inline(always)]
         unsafe fn store_first(self, p: *mut $elem, n: usize) {
             // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $ops::mask_storeu(p, first(n) as $ops::Mask, self.0) }
+            unsafe { $ops::mask_storeu(p, first_lanes(n) as $ops::Mask, self.0) }
         }
 
         #[inline(always)]
@@ -164,13 +158,6 @@ macro_rules! vector {
         fn or_if_negative(self, b: Self) -> Self {
             // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($ops::blend($ops::cmp::<_CMP_LT_OQ>(self.0, $ops::zero()), self.0, b.0)) }
-        }
-
-        #[inline(always)]
-        fn low_bits_as_exponent(self) -> Self {
-            const BITS: u32 = $elem::MANTISSA_DIGITS - 1;
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($ops::from_bits($ops::shift_left::<BITS>($ops::to_bits(self.0)))) }
         }
 
         #[inline(always)]
