@@ -3,9 +3,9 @@
 //!
 //! M = positions of X, N = M/group, K = C/group for each tap, image and group. No product is with
 //! padding, and no column is garbage. The kernel adds the products of a tap to the sums of a panel of
-//! channels, which have the order `[tap of the last axis][phases of the other axes][their
-//! positions][position of X on the last axis][NR]`. So the pixels of a tile are neighbours, whatever the
-//! tap. The taps of the last axis are added on the way into Y, row by row.
+//! channels, which have the order `[tap of the last axis][phase and position of each other axis][position
+//! of X on the last axis][NR]`. So the pixels of a tile are neighbours, whatever the tap. The taps of the
+//! last axis are added on the way into Y, row by row.
 //!
 //! If X is one position, the images of a block are the pixels. If the kernel covers Y exactly too, all
 //! axes are taken for one, and no taps are added. Weights are packed in the order in which they are
@@ -29,6 +29,7 @@ use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request}
 use crate::conv::planes::for_each_position;
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
+use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -104,27 +105,10 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// The phase to which tap `k` adds inputs, and their shift. Output o is position `(o + pad) / stride` of
-/// phase `(o + pad) % stride`.
-fn place(axis: &Axis, k: usize) -> (usize, usize) {
-    (k * axis.dilation % axis.stride, k * axis.dilation / axis.stride)
-}
-
-/// Positions of a phase that taps reach. None if they exceed the address space.
-fn reached(axis: &Axis) -> Option<usize> {
-    ((axis.kernel - 1).checked_mul(axis.dilation)? / axis.stride).checked_add(axis.input)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct AccumulateAxis {
-    axis: Axis,
-    positions: usize,
-}
-
-impl AccumulateAxis {
-    fn new(axis: &Axis) -> Option<Self> {
-        Some(Self { axis: *axis, positions: reached(axis)? })
-    }
+/// Positions of a phase of an axis that taps reach. Output o is position `(o + pad) / stride` of phase
+/// `(o + pad) % stride`.
+fn reached(axis: &Axis) -> usize {
+    view::reach(axis) + axis.input
 }
 
 /// Lengths in pixels.
@@ -139,13 +123,11 @@ struct AccumulateLens {
 }
 
 impl AccumulateLens {
-    fn new(outer: &[AccumulateAxis], last: &Axis) -> Option<Self> {
-        let of_outer = outer
-            .iter()
-            .try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
-        let sums = of_outer.checked_mul(last.kernel)?.checked_mul(last.input)?;
+    fn new(outer: &[Axis], last: &Axis) -> Option<Self> {
+        let of_outer = |n: usize, axis: &Axis| n.checked_mul(axis.stride)?.checked_mul(reached(axis));
+        let sums = outer.iter().try_fold(1, of_outer)?.checked_mul(last.kernel)?.checked_mul(last.input)?;
         let outputs = last.output.checked_add(last.pad_begin)?.div_ceil(last.stride);
-        let positions = reached(last)?.max(outputs);
+        let positions = reached(last).max(outputs);
         Some(Self { sums, row: positions.checked_mul(last.stride)?, positions })
     }
 }
@@ -165,7 +147,8 @@ enum AccumulatePixels {
 struct AccumulateLayer {
     geometry: Geometry,
     pixels: AccumulatePixels,
-    outer: Vec<AccumulateAxis>,
+    /// Positions of a phase that taps reach, on each axis before the last.
+    reached: Vec<usize>,
     lens: AccumulateLens,
 }
 
@@ -178,20 +161,19 @@ impl AccumulateLayer {
             _ => AccumulatePixels::Positions,
         };
         let geometry = merged.unwrap_or_else(|| geometry.clone());
-        let (last, before) = geometry.axes.split_last()?;
-        let outer = before.iter().map(AccumulateAxis::new).collect::<Option<Vec<_>>>()?;
-        let lens = AccumulateLens::new(&outer, last)?;
-        Some(Self { geometry, pixels, outer, lens })
+        let (last, outer) = geometry.axes.split_last()?;
+        let (reached, lens) = (outer.iter().map(reached).collect(), AccumulateLens::new(outer, last)?);
+        Some(Self { geometry, pixels, reached, lens })
     }
 
     fn last(&self) -> &Axis {
-        &self.geometry.axes[self.outer.len()]
+        &self.geometry.axes[self.reached.len()]
     }
 
     /// Pixels of a run of X, at least one: all positions of its last two axes, because the sums have no
     /// gaps between rows.
     fn run_pixels(&self) -> usize {
-        let joined = &self.geometry.axes[self.outer.len().saturating_sub(1)..];
+        let joined = &self.geometry.axes[self.reached.len().saturating_sub(1)..];
         joined.iter().map(|axis| axis.input).product::<usize>().max(1)
     }
 
@@ -230,29 +212,23 @@ impl AccumulateLayer {
     /// Where the sums of a phase and position of each axis before the last begin, among those of a tap
     /// of the last axis.
     fn sums_at(&self, places: impl Iterator<Item = (usize, usize)>) -> usize {
-        let (mut phase, mut position) = (0, 0);
-        for (outer, (r, v)) in self.outer.iter().zip(places) {
-            phase = phase * outer.axis.stride + r;
-            position = position * outer.positions + v;
-        }
-        (phase * self.outer.iter().map(|outer| outer.positions).product::<usize>() + position) * self.last().input
+        let axes = self.geometry.axes.iter().zip(&self.reached).zip(places);
+        axes.fold(0, |at, ((axis, reached), (r, v))| (at * axis.stride + r) * reached + v) * self.last().input
     }
 
     /// The same for row `y` of Y. None if no tap reaches it.
     fn sums_of_row(&self, mut y: usize) -> Option<usize> {
-        let (mut phase, mut position, mut phases, mut positions) = (0, 0, 1, 1);
-        for outer in self.outer.iter().rev() {
-            let o = y % outer.axis.output + outer.axis.pad_begin;
-            y /= outer.axis.output;
-            if o / outer.axis.stride >= outer.positions {
+        let (mut at, mut step) = (0, self.last().input);
+        for (axis, reached) in self.geometry.axes.iter().zip(&self.reached).rev() {
+            let o = y % axis.output + axis.pad_begin;
+            y /= axis.output;
+            if o / axis.stride >= *reached {
                 return None;
             }
-            phase += o % outer.axis.stride * phases;
-            position += o / outer.axis.stride * positions;
-            phases *= outer.axis.stride;
-            positions *= outer.positions;
+            at += (o % axis.stride * reached + o / axis.stride) * step;
+            step *= axis.stride * reached;
         }
-        Some((phase * positions + position) * self.last().input)
+        Some(at)
     }
 
     /// Where the sums of each tap begin, in pixels.
@@ -260,15 +236,15 @@ impl AccumulateLayer {
         let kernel: Vec<_> = self.geometry.axes.iter().map(|axis| axis.kernel).collect();
         let mut taps = Vec::with_capacity(self.geometry.kernel_volume());
         for_each_position(&kernel, |k| {
-            let places = k.iter().zip(&self.outer).map(|(k, outer)| place(&outer.axis, *k));
-            taps.push(k[self.outer.len()] * self.of_tap() + self.sums_at(places));
+            let places = k.iter().zip(&self.geometry.axes).map(|(k, axis)| view::place(axis, *k));
+            taps.push(k[self.reached.len()] * self.of_tap() + self.sums_at(places));
         });
         taps
     }
 
     /// Where the sums of each run of X begin, relative to the first run, in pixels.
     fn run_places(&self) -> Vec<usize> {
-        let before = &self.geometry.axes[..self.outer.len().saturating_sub(1)];
+        let before = &self.geometry.axes[..self.reached.len().saturating_sub(1)];
         let inputs: Vec<_> = before.iter().map(|axis| axis.input).collect();
         let mut runs = Vec::new();
         if self.geometry.input_spatial() > 0 {
@@ -329,7 +305,7 @@ impl AccumulateBlocking {
         let multiplying = Item::ARITHMETIC_CYCLES.times(of_step * product(&[weights.channels, weights.taps, runs]))
             + Item::KERNEL_CALLS.times(product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
         let kept = product(&[weights.taps, spatial, k_blocks]) * vectors;
-        let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
+        let rows_of_y = geometry.output_spatial() / last.output;
         let outputs = geometry.output_spatial() as f64;
         let accumulated =
             (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
@@ -541,7 +517,7 @@ impl<T: Element> Accumulate<T> {
         let len = last.input * width;
         row.fill(T::Acc::ZERO);
         for k in 0..last.kernel {
-            let (phase, shift) = place(last, k);
+            let (phase, shift) = view::place(last, k);
             let row = &mut row[(phase * self.layer.lens.positions + shift) * width..][..len];
             stream::add_assign(self.isa, row, &sums.of(k, at)[..len]);
         }
