@@ -140,9 +140,8 @@ impl<T: Element> Split for Transposed<T> {
         for group in self.split.groups(part.group) {
             let channels = group * rows + panels.start..group * rows + panels.end;
             let span = |axis: usize| {
-                let (phases, positions) = (&self.phases[axis], self.planes.range(&chunk, axis));
-                let outputs = phases.first_output(positions.start)..phases.first_output(positions.end);
-                Span::new(outputs, phases.axis.output)
+                let phases = &self.phases[axis];
+                Span::new(phases.outputs(&self.planes.range(&chunk, axis)), phases.axis.output)
             };
             Patch::for_each_box(part.image..part.image + 1, &channels, self.phases.len(), span, patch);
         }

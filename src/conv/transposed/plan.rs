@@ -125,8 +125,9 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
     fn new(request: &'a Request<'a, T>, late: usize) -> Self {
         let geometry = request.geometry;
         let last = geometry.axes.len() - 1;
-        let phases = |(i, axis)| OutputPhases::new(axis, if i == last { late } else { OutputPhases::cropped(axis) });
-        let phases: Vec<_> = geometry.axes.iter().enumerate().map(phases).collect();
+        let late = |(i, axis)| (axis, if i == last { late } else { OutputPhases::cropped(axis) });
+        let axes = geometry.axes.iter().enumerate().map(late);
+        let phases: Vec<_> = axes.map(|(axis, late)| OutputPhases::new(axis, late).listed()).collect();
         let along = &phases[last];
         let (slots, channels) = (PhaseSlots::new(along), geometry.in_channels_per_group());
         let outer_taps = geometry.kernel_volume() / along.axis.kernel;

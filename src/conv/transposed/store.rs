@@ -186,9 +186,10 @@ impl<T: Element> Transposed<T> {
             }
             let within = |column: usize| column.clamp(begin, begin + here.along.len()) - begin;
             let (from, to) = (within(columns.start), within(columns.end));
-            let [first, end] = [from, to].map(|v| along.first_output(here.along.start + v));
-            let phase = along.output_place(here.along.start + from, first);
-            runs[count] = OutputRun { from: begin + from - columns.start, phase, at: place + first, len: end - first };
+            let outputs = along.outputs(&(here.along.start + from..here.along.start + to));
+            let phase = along.output_place(here.along.start + from, outputs.start);
+            let (from, at) = (begin + from - columns.start, place + outputs.start);
+            runs[count] = OutputRun { from, phase, at, len: outputs.len() };
             count += 1;
         }
         (count, row)

@@ -12,7 +12,7 @@ use core::ops::Range;
 use convoke_kernels::Real;
 
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
-use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView};
+use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, three};
 use crate::conv::contract::{Io, Request};
 use crate::conv::macro_kernel::lanes;
 use crate::conv::store::Finish;
@@ -58,7 +58,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         taps,
         filters: geometry.out_channels_per_group(),
         stores: PixelStores::Rows,
-        roles: AxisRoles::new(&axes)?,
+        roles: AxisRoles::new(three(&axes)?)?,
     })
 }
 
