@@ -178,10 +178,6 @@ impl<'a> SumChunk<'a> {
         self.chunk.range(self.axes, axis)
     }
 
-    fn outputs(&self) -> Range<usize> {
-        self.chunk.first..self.chunk.first + self.chunk.len(self.axes)
-    }
-
     fn width(&self) -> usize {
         self.range(self.axes.len() - 1).len()
     }
@@ -303,7 +299,7 @@ impl<T: Element> Split for Col2im<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let (part, channels, chunk) = self.part(task);
-        patch(part.patch(&self.geometry, channels, chunk.outputs()));
+        patch(part.patch(&self.geometry, channels, chunk.chunk.positions()));
     }
 }
 
@@ -342,7 +338,7 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let store = self.finish.store(io);
         for (channel, sums) in channels.zip(sums.chunks_exact_mut(chunk.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
-            let at = geometry.output_offset(image, channel, chunk.outputs().start);
+            let at = geometry.output_offset(image, channel, chunk.chunk.first);
             for (row, sums) in sums.chunks_exact_mut(chunk.row_len()).enumerate() {
                 store.interleaved(sums, chunk.phases(), chunk.width(), io.bias[channel], at + row * chunk.width());
             }

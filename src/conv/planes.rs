@@ -17,6 +17,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use core::ops::Range;
 
 use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::stream;
@@ -74,8 +75,9 @@ struct PlaneRow {
 /// Where a chunk begins: its output position along each axis.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputChunk {
-    /// The linear index of the first output position.
+    /// The linear index of the first output position. The positions are neighbours.
     pub(crate) first: usize,
+    pub(crate) len: usize,
     pub(crate) axis: usize,
     /// The linear index of the position on the axes before the one that is cut.
     outer: usize,
@@ -92,11 +94,17 @@ impl OutputChunk {
         let along = output.div_ceil(extent);
         let (outer, start) = (index / along, index % along * extent);
         let inner: usize = axes[axis + 1..].iter().map(|a| a.output).product();
-        Self { first: (outer * output + start) * inner, axis, outer, start, extent: extent.min(output - start) }
+        let extent = extent.min(output - start);
+        Self { first: (outer * output + start) * inner, len: extent * inner, axis, outer, start, extent }
+    }
+
+    /// Its output positions.
+    pub(crate) fn positions(&self) -> Range<usize> {
+        self.first..self.first + self.len
     }
 
     /// Its output positions along an axis.
-    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> core::ops::Range<usize> {
+    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> Range<usize> {
         match axis.cmp(&self.axis) {
             Ordering::Less => {
                 let between: usize = axes[axis + 1..self.axis].iter().map(|a| a.output).product();
@@ -106,11 +114,6 @@ impl OutputChunk {
             Ordering::Equal => self.start..self.start + self.extent,
             Ordering::Greater => 0..axes[axis].output,
         }
-    }
-
-    /// The number of its output positions, which are neighbours.
-    pub(crate) fn len(&self, axes: &[Axis]) -> usize {
-        self.extent * axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
     }
 }
 
@@ -379,13 +382,7 @@ impl PaddedPlanes {
         OutputChunk::new(&self.axes, self.cut, index)
     }
 
-    /// The output positions of chunk number `index`.
-    pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
-        let chunk = self.chunk(index);
-        chunk.first..chunk.first + self.chunk_len(&chunk)
-    }
-
-    pub(crate) fn range(&self, chunk: &OutputChunk, axis: usize) -> core::ops::Range<usize> {
+    pub(crate) fn range(&self, chunk: &OutputChunk, axis: usize) -> Range<usize> {
         chunk.range(&self.axes, axis)
     }
 
@@ -393,16 +390,8 @@ impl PaddedPlanes {
         chunk.extent == self.cut.extent
     }
 
-    pub(crate) fn axis(&self) -> usize {
-        self.cut.axis
-    }
-
     pub(crate) fn pitches(&self) -> &[usize] {
         &self.pitches
-    }
-
-    pub(crate) fn chunk_len(&self, chunk: &OutputChunk) -> usize {
-        chunk.len(&self.axes)
     }
 
     /// Where row `row` of a chunk, along the last axis, begins in the planes, for a tap with offset 0.

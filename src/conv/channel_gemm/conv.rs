@@ -18,12 +18,12 @@ use core::ops::Range;
 use convoke_kernels::{ChannelKernel, Isa, RowOffsets};
 
 use super::last_steps::LastSteps;
-use super::source::{BareRows, ChannelSource, SourceChunk};
+use super::source::{BareRows, ChannelSource};
 use super::taps::{OuterTaps, RowPiece};
 use super::weights::ChannelWeights;
 use crate::conv::channel_tiles::PanelPrefetch;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::planes::{self, ChunkCut, ChunkLimits, PER_THREAD, PaddedPlanes, PlaneSizes};
+use crate::conv::planes::{self, ChunkCut, ChunkLimits, OutputChunk, PER_THREAD, PaddedPlanes, PlaneSizes};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
 use crate::element::Element;
@@ -122,19 +122,13 @@ enum ChunkSource {
 }
 
 impl ConvChunks {
-    fn padded(geometry: &Geometry, (cut, sizes): (ChunkCut, PlaneSizes)) -> Self {
-        let last = geometry.axes.len() - 1;
-        let output = geometry.axes[last].output;
-        let width = if cut.axis == last { cut.extent } else { output };
-        let rest = output % cut.extent;
+    /// `count` chunks of a cut.
+    fn new(axes: &[Axis], cut: ChunkCut, count: usize, source: ChunkSource) -> Self {
+        let last = axes.len() - 1;
+        let positions = |i: usize| planes::positions_on(axes, cut, i);
+        let (width, rest) = (positions(last), axes[last].output % cut.extent);
         let last_width = if cut.axis == last && rest != 0 { rest } else { width };
-        let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, cut, i)).product();
-        Self { source: ChunkSource::Padded(cut, sizes), count: sizes.chunks, rows, width, last_width }
-    }
-
-    fn bare(rows: BareRows, width: usize) -> Self {
-        let (count, height) = (rows.chunks(), rows.rows());
-        Self { source: ChunkSource::Bare(rows), count, rows: height, width, last_width: width }
+        Self { source, count, rows: (0..last).map(positions).product(), width, last_width }
     }
 
     /// Elements of the copy of one channel.
@@ -281,11 +275,11 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             threads: request.threads,
             per_thread,
         };
-        if !self.is_bare {
-            let cut = limits.cut(&geometry.axes, |columns| columns.saturating_mul(summed))?;
-            return Some(ConvChunks::padded(geometry, cut));
-        }
         let axes = &geometry.axes;
+        if !self.is_bare {
+            let (cut, sizes) = limits.cut(axes, |columns| columns.saturating_mul(summed))?;
+            return Some(ConvChunks::new(axes, cut, sizes.chunks, ChunkSource::Padded(cut, sizes)));
+        }
         let inside = axes[1..].iter().try_fold(summed, |n, axis| n.checked_mul(axis.output))?;
         let bytes = |extent: usize| {
             let copy = BareRows::new(axes, extent)?.copy_len(weights.block, 0)?;
@@ -296,7 +290,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let columns = largest * axes[1..].iter().map(|axis| axis.output).product::<usize>();
         let extent = limits.even_extent((whole, largest), (whole.div_ceil(largest), columns));
         bytes(extent).filter(|bytes| *bytes <= planes::MOST_BYTES)?;
-        Some(ConvChunks::bare(BareRows::new(axes, extent)?, self.width()))
+        let (cut, source) = (ChunkCut { axis: 0, extent }, ChunkSource::Bare(BareRows::new(axes, extent)?));
+        Some(ConvChunks::new(axes, cut, whole.div_ceil(extent), source))
     }
 
     fn work(&self, chunks: &ConvChunks, split: &GemmSplit) -> Result<Work, String> {
@@ -379,7 +374,7 @@ struct ConvBlock<'a, 'io, T: Element> {
     image: usize,
     group: usize,
     panels: Range<usize>,
-    chunk: SourceChunk,
+    chunk: OutputChunk,
     /// The pieces of a row, its pixels, and the rows of the chunk.
     pieces: &'a [RowPiece<T::Acc>],
     width: usize,
@@ -464,14 +459,14 @@ impl<T: Element> ChannelConv<T> {
             nr,
             bias: &io.bias[channel..channel + real],
             prefetch: prefetch(next, calls, kernel, tiles.rate()),
-            at: self.geometry.output_offset(block.image, channel, block.chunk.positions.start),
+            at: self.geometry.output_offset(block.image, channel, block.chunk.first),
         }
     }
 
     /// Finds the taps of the axes before the last that row `row` of a chunk multiplies.
     fn find_taps(&self, block: &ConvBlock<'_, '_, T>, row: usize, taps: &mut OuterTaps) {
         let axes = &self.geometry.axes;
-        let row = (block.chunk.positions.start + row * block.width) / axes[axes.len() - 1].output;
+        let row = (block.chunk.first + row * block.width) / axes[axes.len() - 1].output;
         self.source.find_taps(axes, row, taps);
     }
 
@@ -557,7 +552,7 @@ impl<T: Element> Split for ChannelConv<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.split.part(task);
-        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.chunk(part.columns).positions);
+        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.chunk(part.columns).positions());
         patch(part.patch(&self.geometry, rows, positions));
     }
 }
@@ -589,7 +584,7 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
                 panels: panels.clone(),
                 pieces,
                 width: row_len,
-                rows: chunk.positions.len() / row_len,
+                rows: chunk.len / row_len,
                 chunk,
                 x: copy,
                 koff: &self.koff[usize::from(width != most)],

@@ -85,7 +85,7 @@ impl GemmSource {
 
     pub(super) fn positions(&self, chunk: usize) -> Range<usize> {
         match self {
-            Self::Planes(source) => source.planes.positions(chunk),
+            Self::Planes(source) => source.planes.chunk(chunk).positions(),
             Self::Rows(source) => chunk * source.chunk..((chunk + 1) * source.chunk).min(source.positions),
         }
     }
