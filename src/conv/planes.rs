@@ -25,6 +25,7 @@ use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap,
 
 use super::macro_kernel::a_block_bytes;
 use super::view::{period, phases, place, reach, shift};
+use crate::conv::contract::Request;
 use crate::conv::shares::even_share;
 use crate::exec::Line;
 use crate::machine::Machine;
@@ -194,9 +195,9 @@ pub(crate) fn sizes(axes: &[Axis], cut: ChunkCut) -> Option<PlaneSizes> {
     Some(PlaneSizes { channel_len, columns, chunks })
 }
 
-/// Why a layer is refused whose planes exceed `bytes` or 32-bit offsets. Names the axis with the
+/// Why a layer is refused whose planes exceed [`MOST_BYTES`] or 32-bit offsets. Names the axis with the
 /// furthest taps.
-pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
+pub(crate) fn too_large(axes: &[Axis]) -> String {
     let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
     let furthest = furthest.map(|(i, axis)| {
         let Axis { input, kernel, stride, dilation, pad_begin, pad_end, .. } = axis;
@@ -204,7 +205,7 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
             "spatial axis {i} has input {input}, pads {pad_begin} + {pad_end}, kernel {kernel}, stride {stride}, dilation {dilation}"
         )
     });
-    alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
+    alloc::format!("the padded planes exceed {MOST_BYTES} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
 }
 
 /// The smallest odd number of cache lines that holds `len` elements of `f32`. So equal positions of many
@@ -267,6 +268,13 @@ pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
 }
 
 impl ChunkLimits {
+    /// For a copy of `block` channels at a time, and several chunks for each thread.
+    pub(crate) fn new<T: Element>(request: &Request<'_, T>, block: usize, budget_bytes: usize) -> Self {
+        let Request { geometry, threads, .. } = *request;
+        let (images, value_bytes) = (geometry.batch * geometry.group, size_of::<T::Acc>());
+        Self { images, block, budget_bytes, value_bytes, threads, per_thread: PER_THREAD[0] }
+    }
+
     /// The cut with the largest chunks that fit the budget and leave every thread enough of them. `sums`
     /// gives the values that are kept for a number of columns. None if the planes are too large.
     pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(ChunkCut, PlaneSizes)> {

@@ -42,7 +42,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let search = ConvSearch::new(request, weights, most_bytes)?;
     let ConvChoice { chunks, split, work, .. } = search.best()?;
     let most_pixels = search.most_pixels(&chunks)?;
-    let copy_len = chunks.copy_len(&weights, most_pixels).ok_or_else(|| search.too_large())?;
+    let copy_len = chunks.copy_len(&weights, most_pixels).ok_or_else(|| planes::too_large(&search.geometry.axes))?;
     let mut scratch = Ledger::default();
     let copy = scratch.book("copy of X", copy_len);
     let sums = scratch.book("sums", search.sums_len(&chunks, &split, most_pixels));
@@ -214,10 +214,6 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(full?.max(last?))
     }
 
-    fn too_large(&self) -> String {
-        planes::too_large(&self.geometry.axes, planes::MOST_BYTES)
-    }
-
     /// Values of a tile, or of all sums of a task if K has several blocks.
     fn sums_len(&self, chunks: &ConvChunks, split: &GemmSplit, most_pixels: usize) -> usize {
         match self.weights.k_blocks() > 1 {
@@ -249,7 +245,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
     fn choice(&self, shares: usize, per_thread: usize) -> Result<ConvChoice, String> {
         let Self { request, geometry, weights, .. } = self;
         let shares = shares.min(weights.rows.div_ceil(2 * weights.panels.lanes)).max(1);
-        let chunks = self.chunks(shares, per_thread).ok_or_else(|| self.too_large())?;
+        let chunks = self.chunks(shares, per_thread).ok_or_else(|| planes::too_large(&geometry.axes))?;
         let (images, groups, columns, panels) = (geometry.batch, geometry.group, chunks.count, weights.count());
         let of_threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * groups * columns) };
         let shares = of_threads.max(shares).clamp(1, panels.max(1));
@@ -267,14 +263,9 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let (of_share, value_bytes) = (weights.rows.div_ceil(shares), size_of::<T::Acc>());
         let a_bytes = (of_share * weights.block * weights.taps).saturating_mul(value_bytes);
         let summed = if weights.k_blocks() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
-        let limits = ChunkLimits {
-            images: (geometry.batch * geometry.group).saturating_mul(shares),
-            block: weights.block,
-            budget_bytes: planes::budget_beside(request.machine, a_bytes).min(*most_bytes),
-            value_bytes,
-            threads: request.threads,
-            per_thread,
-        };
+        let budget_bytes = planes::budget_beside(request.machine, a_bytes).min(*most_bytes);
+        let limits = ChunkLimits::new(request, weights.block, budget_bytes);
+        let limits = ChunkLimits { images: limits.images.saturating_mul(shares), per_thread, ..limits };
         let axes = &geometry.axes;
         if !self.is_bare {
             let (cut, sizes) = limits.cut(axes, |columns| columns.saturating_mul(summed))?;

@@ -177,20 +177,13 @@ impl<T: Element> GemmSearch<'_, T> {
             (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.kernel_volume());
         let axes = cropped(geometry).axes;
         let block = planes::channels_per_block(channels, taps, MOST_STEPS);
-        let (k_blocks, value_bytes) = (channels.div_ceil(block), size_of::<T::Acc>());
+        let k_blocks = channels.div_ceil(block);
         let k_parts = k_blocks.max(1) * visible_runs(&geometry.axes);
-        let a_bytes = (rows * block * taps).saturating_mul(value_bytes);
-        let limits = ChunkLimits {
-            images: geometry.batch * geometry.group,
-            block,
-            budget_bytes: planes::budget_beside(machine, a_bytes).min(self.most_bytes),
-            value_bytes,
-            threads,
-            per_thread,
-        };
+        let a_bytes = (rows * block * taps).saturating_mul(size_of::<T::Acc>());
+        let budget_bytes = planes::budget_beside(machine, a_bytes).min(self.most_bytes);
+        let limits = ChunkLimits { per_thread, ..ChunkLimits::new(self.request, block, budget_bytes) };
         let sums_of = |columns: usize| if k_parts > 1 { columns.saturating_mul(rows) } else { 0 };
-        let (cut, sizes) =
-            limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
+        let (cut, sizes) = limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes))?;
         let lanes = lanes::<T::Acc>(self.request.isa());
         let vectors = sizes.columns.div_ceil(lanes);
         let vector_slots = if view::is_shifted(&axes) { machine.unaligned_slots::<T::Acc>(lanes) } else { 1.0 };

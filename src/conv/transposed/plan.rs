@@ -13,9 +13,7 @@ use super::passes::PhaseSlots;
 use super::tiles::{self, PhaseProducts, PhaseTiles};
 use crate::conv::contract::Request;
 use crate::conv::layout::WeightLayout;
-use crate::conv::planes::{
-    ChunkCut, ChunkLimits, MOST_BYTES, PER_THREAD, PlaneSizes, chunk_bytes, positions_on, too_large,
-};
+use crate::conv::planes::{ChunkCut, ChunkLimits, PlaneSizes, chunk_bytes, positions_on, too_large};
 use crate::conv::shares::{GemmSplit, TASKS_PER_THREAD};
 use crate::conv::store::Finish;
 use crate::conv::view::OutputPhases;
@@ -84,7 +82,7 @@ impl<A: Real> PhasePlan<A> {
             lates.filter_map(|late| PhaseLayer::new(request, late).plan(most_bytes, packed.map(|packed| packed.1)));
         plans.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles())).ok_or_else(|| match packed {
             Some(_) => String::from("the weights are packed for other tiles"),
-            None => too_large(axes, MOST_BYTES),
+            None => too_large(axes),
         })
     }
 
@@ -172,16 +170,10 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
 
     /// The chunks, with planes of all channels. None if the planes are too large.
     fn cut(&self, most_bytes: usize) -> Option<(ChunkCut, PlaneSizes)> {
-        let Request { geometry, machine, threads, .. } = *self.request;
+        let Request { geometry, machine, .. } = *self.request;
         let kept_rows = if self.k_blocks > 1 { tiles::TILE_ROWS.max(self.slots.with_taps) } else { 0 };
-        let limits = ChunkLimits {
-            images: geometry.batch * geometry.group,
-            block: geometry.in_channels_per_group(),
-            budget_bytes: chunk_bytes(machine).min(most_bytes),
-            value_bytes: size_of::<T::Acc>(),
-            threads,
-            per_thread: PER_THREAD[0],
-        };
+        let budget_bytes = chunk_bytes(machine).min(most_bytes);
+        let limits = ChunkLimits::new(self.request, geometry.in_channels_per_group(), budget_bytes);
         limits.cut(&self.convs, |columns| columns.saturating_mul(kept_rows))
     }
 
