@@ -25,6 +25,7 @@ use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap,
 
 use super::macro_kernel::a_block_bytes;
 use super::view::{period, phases, place, reach, shift};
+use crate::blas::Blocks;
 use crate::conv::contract::Request;
 use crate::conv::shares::even_share;
 use crate::exec::Line;
@@ -215,11 +216,10 @@ pub(crate) fn padded(len: usize) -> Option<usize> {
     (lines + 1 - lines % 2).checked_mul(LINE_ELEMENTS)
 }
 
-/// Channels of a block of K of at most `most_steps` steps, but at least one. It depends on the operator
-/// alone, so that packed weights serve every input size.
-pub(crate) fn channels_per_block(channels: usize, taps: usize, most_steps: usize) -> usize {
-    let most = (most_steps / taps).max(1);
-    channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
+/// Channels in blocks of K of at most `most_steps` steps, but at least one channel. They depend on the
+/// operator alone, so that packed weights serve every input size.
+pub(crate) fn channel_blocks(channels: usize, taps: usize, most_steps: usize) -> Blocks {
+    Blocks::new(channels, (most_steps / taps).max(1))
 }
 
 /// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then

@@ -293,7 +293,7 @@ impl AccumulateBlocking {
     ) -> Work {
         let (machine, geometry, last) = (request.machine, &layer.geometry, layer.last());
         let (spatial, k_blocks, image_blocks) =
-            (geometry.input_spatial(), weights.k_blocks(), self.image_blocks.count());
+            (geometry.input_spatial(), weights.k.count(), self.image_blocks.count());
         let (images, vectors, runs) = (geometry.batch as f64, weights.vectors() as f64, spatial / layer.run_pixels());
         let rows_of_pixels = match layer.pixels {
             AccumulatePixels::Positions => images,
@@ -344,8 +344,7 @@ struct PixelTiles<A: Real> {
 impl<A: Real> PixelTiles<A> {
     fn new(tiles: ChannelTiles<A>, weights: &ChannelWeights) -> Self {
         let widths = [tiles.pixels(0).len(), tiles.pixels(tiles.count - 1).len()];
-        let blocks = [weights.block, weights.last_block()];
-        let koff = widths.map(|width| (width, blocks.map(|block| RowOffsets::packed(block, width))));
+        let koff = widths.map(|width| (width, weights.k.lens().map(|block| RowOffsets::packed(block, width))));
         Self { tiles, koff }
     }
 
@@ -423,12 +422,6 @@ impl<'a, A> PanelSums<'a, A> {
 }
 
 impl<T: Element> Accumulate<T> {
-    /// The blocks of K.
-    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
-        let ChannelWeights { channels, block, .. } = self.weights;
-        (0..channels).step_by(block).map(move |first| first..(first + block).min(channels))
-    }
-
     /// Packs one block of K of X, with images as pixels.
     fn pack_images(&self, task: &AccumulateTask<'_, T::Acc>, k: &Range<usize>, x: &[T], packed: &mut [T::Acc]) {
         let channels = self.weights.channels;
@@ -467,7 +460,7 @@ impl<T: Element> Accumulate<T> {
     ) {
         let tiles = &task.row.tiles;
         let (width, calls) = (tiles.panel(real), task.count * self.runs.len() * tiles.count);
-        for k in self.blocks() {
+        for k in self.weights.k.iter() {
             for at in &self.taps {
                 let (tap, next) = w.split_at(k.len() * width);
                 w = next;
@@ -481,7 +474,7 @@ impl<T: Element> Accumulate<T> {
                             let tile = tiles.pixels(t);
                             let kernel = tiles.kernel(tile.len(), real);
                             let to = (image * self.layer.lens.sums + (at + behind) * task.step + tile.start) * width;
-                            let koff = task.row.koff(tile.len(), k.len() != self.weights.block);
+                            let koff = task.row.koff(tile.len(), k.len() != self.weights.k.size());
                             let x = &x[task.x_at(&k, image, run, tile.start)..][..k.len() * tile.len()];
                             let sums = &mut sums[to..to + tile.len() * width];
                             kernel.partial(x, koff.rows(0..k.len()), tap, prefetch.during(k.len()), sums, true);
@@ -503,10 +496,10 @@ impl<T: Element> Accumulate<T> {
         sums: &mut [T::Acc],
     ) {
         let tiles = &task.row.tiles;
-        for k in self.blocks() {
+        for k in self.weights.k.iter() {
             let (taps, next) = w.split_at(self.taps.len() * k.len() * tiles.panel(real));
             w = next;
-            let koff = task.row.koff(1, k.len() != self.weights.block).rows(0..k.len());
+            let koff = task.row.koff(1, k.len() != self.weights.k.size()).rows(0..k.len());
             tiles.kernel(1, real).panels(self.taps.len(), &x[k.start..k.end], koff, taps, sums, true);
         }
     }
@@ -596,7 +589,7 @@ impl<T: Element> Lowering<T> for Accumulate<T> {
         let mut arena = Arena::new(scratch);
         let (x, sums) = (arena.get(self.pieces.x), arena.get(self.pieces.sums));
         let (row, tile) = (arena.get(self.pieces.row), arena.get(self.pieces.tile));
-        for k in self.blocks() {
+        for k in self.weights.k.iter().filter(|k| !k.is_empty()) {
             match self.layer.pixels {
                 AccumulatePixels::Positions => self.pack_positions(&task, &k, io.x, x),
                 AccumulatePixels::Images { .. } => self.pack_images(&task, &k, io.x, x),

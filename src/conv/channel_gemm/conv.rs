@@ -60,7 +60,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             Count(rows.iter().map(|piece| piece.tiles.count).sum(), "tile"),
             if search.is_bare { ", products with padding left out" } else { "" },
             Count(split.columns, "chunk"),
-            weights.block * weights.taps,
+            weights.k.size() * weights.taps,
             Count(split.shares, "part")
         ),
         layout: weights.layout(),
@@ -79,7 +79,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         Box::new(ChannelConv {
             isa: request.isa(),
             finish: Finish::new(request),
-            koff: [source.offsets(weights.block), source.offsets(weights.last_block())],
+            koff: weights.k.lens().map(|block| source.offsets(block)),
             geometry,
             rows,
             source,
@@ -142,8 +142,8 @@ impl ConvChunks {
     /// Values of the copy of a block of channels. None if they exceed the address space.
     fn copy_len(&self, weights: &ChannelWeights, most_pixels: usize) -> Option<usize> {
         match &self.source {
-            ChunkSource::Padded(_, sizes) => weights.block.checked_mul(sizes.channel_len),
-            ChunkSource::Bare(rows) => rows.copy_len(weights.block, most_pixels),
+            ChunkSource::Padded(_, sizes) => weights.k.size().checked_mul(sizes.channel_len),
+            ChunkSource::Bare(rows) => rows.copy_len(weights.k.size(), most_pixels),
         }
     }
 }
@@ -216,7 +216,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
 
     /// Values of a tile, or of all sums of a task if K has several blocks.
     fn sums_len(&self, chunks: &ConvChunks, split: &GemmSplit, most_pixels: usize) -> usize {
-        match self.weights.k_blocks() > 1 {
+        match self.weights.k.count() > 1 {
             true => chunks.rows * chunks.width * split.share_panels() * self.weights.nr(),
             false => self.weights.nr() * most_pixels,
         }
@@ -224,7 +224,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
 
     fn best(&self) -> Result<ConvChoice, String> {
         let threads = self.request.threads;
-        let least = if self.weights.k_blocks() > 1 { self.weights.rows.div_ceil(MOST_SUMMED).max(1) } else { 1 };
+        let least = if self.weights.k.count() > 1 { self.weights.rows.div_ceil(MOST_SUMMED).max(1) } else { 1 };
         let mut best = self.choice(least, PER_THREAD[0])?;
         if threads > 1 {
             // Threads that share out the channels read the weights once, but each copies X.
@@ -261,10 +261,10 @@ impl<'a, T: Element> ConvSearch<'a, T> {
     fn chunks(&self, shares: usize, per_thread: usize) -> Option<ConvChunks> {
         let Self { request, geometry, weights, most_bytes, .. } = self;
         let (of_share, value_bytes) = (weights.rows.div_ceil(shares), size_of::<T::Acc>());
-        let a_bytes = (of_share * weights.block * weights.taps).saturating_mul(value_bytes);
-        let summed = if weights.k_blocks() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
+        let a_bytes = (of_share * weights.k.size() * weights.taps).saturating_mul(value_bytes);
+        let summed = if weights.k.count() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
         let budget_bytes = planes::budget_beside(request.machine, a_bytes).min(*most_bytes);
-        let limits = ChunkLimits::new(request, weights.block, budget_bytes);
+        let limits = ChunkLimits::new(request, weights.k.size(), budget_bytes);
         let limits = ChunkLimits { images: limits.images.saturating_mul(shares), per_thread, ..limits };
         let axes = &geometry.axes;
         if !self.is_bare {
@@ -273,7 +273,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         }
         let inside = axes[1..].iter().try_fold(summed, |n, axis| n.checked_mul(axis.output))?;
         let bytes = |extent: usize| {
-            let copy = BareRows::new(axes, extent)?.copy_len(weights.block, 0)?;
+            let copy = BareRows::new(axes, extent)?.copy_len(weights.k.size(), 0)?;
             copy.checked_add(extent.checked_mul(inside)?)?.checked_mul(value_bytes)
         };
         let fits = |extent: usize| bytes(extent).is_some_and(|bytes| bytes <= limits.budget_bytes);
@@ -289,7 +289,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let Self { request, geometry, weights, .. } = self;
         let machine = request.machine;
         let copied = (weights.channels * chunks.channel_len()) as f64 * (chunks.count * split.shares) as f64;
-        let kept = self.vectors() * weights.k_blocks().saturating_sub(1) as f64;
+        let kept = self.vectors() * (weights.k.count() - 1) as f64;
         let computing = self.computing()?
             + Item::STORED_VECTORS.times(kept)
             + Item::COPIED_ELEMENTS.times(copied)
@@ -327,8 +327,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             let calls: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.count as f64).sum();
             let pixels: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.width as f64).sum();
             let vectors = pixels * weights.rows as f64 / weights.panels.lanes as f64;
-            work += Item::KERNEL_CALLS.times(calls * (weights.count() * weights.k_blocks()) as f64)
-                + Item::STORED_VECTORS.times(vectors * weights.k_blocks() as f64);
+            work += Item::KERNEL_CALLS.times(calls * (weights.count() * weights.k.count()) as f64)
+                + Item::STORED_VECTORS.times(vectors * weights.k.count() as f64);
         }
         Ok(work)
     }
@@ -558,14 +558,13 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         let Part { image, group, columns, panels } = self.split.part(task);
         let mut arena = Arena::new(scratch);
         let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
-        let (channels, most) = (self.weights.channels, self.weights.block);
+        let ChannelWeights { channels, k, .. } = self.weights;
         let x = &io.x[geometry.input_offset(image, group * channels, 0)..];
         let store = self.finish.store(io);
         // Without channels, one empty block stores the bias.
-        for first in (0..channels.max(1)).step_by(most) {
-            let width = most.min(channels - first);
+        for block in k.iter() {
             let chunk = self.source.chunk(columns);
-            self.source.fill(self.isa, &chunk, &x[first * geometry.input_spatial()..], width, copy);
+            self.source.fill(self.isa, &chunk, &x[block.start * geometry.input_spatial()..], block.len(), copy);
             let pieces = &self.rows[usize::from(self.source.is_edge(&chunk, geometry.axes.len()))];
             let row_len = pieces.iter().map(|piece| piece.tiles.width).sum();
             let block = ConvBlock {
@@ -578,10 +577,10 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
                 rows: chunk.len / row_len,
                 chunk,
                 x: copy,
-                koff: &self.koff[usize::from(width != most)],
-                channels: first..first + width,
-                is_first: first == 0,
-                is_last: first + width == channels,
+                koff: &self.koff[usize::from(block.len() != k.size())],
+                is_first: block.start == 0,
+                is_last: block.end == channels,
+                channels: block,
             };
             self.multiply(&block, sums);
         }

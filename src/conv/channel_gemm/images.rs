@@ -198,7 +198,7 @@ impl<T: Element> Images<T> {
 
     /// Transposes the images of one block of K, so that images are neighbours.
     fn transpose(&self, task: &ImagesTask<'_, T::Acc>, x: &[T], k: &Range<usize>, transposed: &mut [T::Acc]) {
-        let ChannelWeights { channels, block, taps, .. } = self.weights;
+        let ChannelWeights { channels, k: blocks, taps, .. } = self.weights;
         let (steps, width) = (self.weights.steps(), task.tiles.width);
         for (i, image) in task.images.clone().enumerate() {
             let row = &x[task.at(image, steps)..][..steps];
@@ -207,7 +207,7 @@ impl<T: Element> Images<T> {
                 continue;
             }
             for (pixels, k) in transposed.chunks_exact_mut(width).zip(k.clone()) {
-                let (tap, c) = if taps == 1 { (0, k) } else { step_of(k, channels, taps, block) };
+                let (tap, c) = if taps == 1 { (0, k) } else { step_of(k, channels, taps, blocks.size()) };
                 pixels[i] = row[c * taps + tap].to_acc();
             }
         }

@@ -163,7 +163,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     let (members, steps) = (&self.slots.classes[pass.class], channels * pass.taps);
                     let packed = &mut packed[pass.before * channels * height..][..pass.phases * height * steps];
                     self.tiles.of_class(pass.phases, height).pack(steps, packed, |i, k| {
-                        let (t, c) = pass.step(k, channels);
+                        let (t, c) = pass.step(k);
                         let tap = self.tap(outer, members[i / height], t);
                         w[((group * channels + c) * rows + row + i % height) * taps + tap].to_acc()
                     });

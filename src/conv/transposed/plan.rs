@@ -133,7 +133,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let classes = slots.classes.iter().map(class).collect();
         let products = PhaseProducts { rows: geometry.out_channels_per_group(), classes };
         let most_taps = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
-        let k_blocks = channels.div_ceil(tiles::block_channels(channels, most_taps.max(1))).max(1);
+        let k_blocks = tiles::blocks_of_k(channels, most_taps.max(1)).count();
         // The products of the largest tile.
         let most_fmas = spatial_kernels::<T::Acc>(request.isa()).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
         let tile_cycles = (most_fmas * channels * most_taps) as f64 / request.machine.fmas_per_cycle;

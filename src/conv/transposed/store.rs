@@ -221,15 +221,14 @@ impl<T: Element> Transposed<T> {
             let tiles = self.tiles.of_class(pass.phases, panel.height);
             let next = if panel.has_next { panel.height * self.channel_weights } else { all.len() };
             let next = all.get(next + pass.before * channels * panel.height..).unwrap_or(&[]);
-            for first in (0..channels).step_by(pass.block) {
-                let width = pass.block.min(channels - first);
-                let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
-                let (from, to) = (first * pass.taps, (first + width) * pass.taps);
+            for block in pass.k.iter() {
+                let koff = pass.koff[usize::from(block.len() != pass.k.size())].rows(0..block.len() * pass.taps);
+                let (from, to) = (block.start * pass.taps, block.end * pass.taps);
                 let mut vector = column_tiles.start;
                 while vector < column_tiles.end {
                     let kernels = self.tiles.width(column_tiles.end - vector);
                     let nr = kernels[0].nr();
-                    let b = &here.planes[first * self.planes.channel_len + vector * self.tiles.lanes..];
+                    let b = &here.planes[block.start * self.planes.channel_len + vector * self.tiles.lanes..];
                     let at = self.column_tile_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for t in 0..tiles.count() {
                         let (row, height) = (tiles.start(t), tiles.height(t));
@@ -243,7 +242,7 @@ impl<T: Element> Transposed<T> {
                         let prefetch = prefetch.map_or(Prefetch::NONE, Prefetch::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels[height - 1].partial(a, b, koff, prefetch, tile, first > 0);
+                        kernels[height - 1].partial(a, b, koff, prefetch, tile, block.start > 0);
                     }
                     vector += kernels[0].nrv();
                 }

@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use convoke_kernels::catalogue::spatial_widths;
 use convoke_kernels::{Real, SpatialKernel};
 
+use crate::blas::Blocks;
 use crate::conv::macro_kernel::{RowPanels, spatial_cycles};
-use crate::conv::planes::channels_per_block;
+use crate::conv::planes::channel_blocks;
 use crate::machine::{Item, Machine, Work};
 
 /// Rows of a tile (phases times channels), about. The sums of a column tile then stay in the L1 cache.
@@ -20,9 +21,9 @@ const MOST_STEPS: usize = 512;
 /// cache of 48 KiB. A fixed number, because packed weights and the order of sums depend on it.
 const MOST_BLOCK_CHANNELS: usize = 352;
 
-/// Channels of a block of K, for `taps` taps.
-pub(super) fn block_channels(channels: usize, taps: usize) -> usize {
-    channels_per_block(channels, taps, MOST_STEPS.min(MOST_BLOCK_CHANNELS * taps))
+/// Channels in blocks of K, for `taps` taps.
+pub(super) fn blocks_of_k(channels: usize, taps: usize) -> Blocks {
+    channel_blocks(channels, taps, MOST_STEPS.min(MOST_BLOCK_CHANNELS * taps))
 }
 
 /// The sizes of a layer's products.
