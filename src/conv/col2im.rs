@@ -23,7 +23,7 @@ use convoke_kernels::{Isa, Real};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::macro_kernel::products_work;
-use super::planes::{ChunkCut, OutputChunk};
+use super::planes::{ChunkCut, OutputChunk, chunk_bytes};
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::store::Finish;
 use super::view;
@@ -56,11 +56,6 @@ const MOST_CHUNK_BYTES: usize = 4 << 20;
 /// Bytes of a tile of the input, and of the product, about. Both stay in the L2 cache beside the sums.
 fn tile_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
-}
-
-/// Bytes of the sums of a chunk, about. They stay in the L2 cache.
-fn chunk_bytes(machine: &Machine) -> usize {
-    machine.block_l2_bytes() / 2
 }
 
 /// The rule of [`MOST_TAPS`].

@@ -257,6 +257,7 @@ const LEAST_COLUMNS: usize = 192;
 /// prefetchers follow fewer channels.
 pub(crate) const PREFETCHED_CHANNELS: usize = 8;
 
+/// Bytes of what a task copies and sums, about. They stay in the L2 cache.
 pub(crate) fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }

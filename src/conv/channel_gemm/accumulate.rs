@@ -15,7 +15,6 @@
 //! of K of X, the sums of a panel, a row of Y by phases, and a tile.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -25,24 +24,20 @@ use super::last_steps::LastSteps;
 use super::weights::ChannelWeights;
 use crate::blas::Blocks;
 use crate::conv::channel_tiles::{ChannelTiles, PanelPrefetch};
-use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::planes::for_each_position;
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, no_kernel};
+use crate::conv::planes::{chunk_bytes, for_each_position};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
 use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Bytes of a task's scratch, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes of a task's scratch that has several images. It stays in the L2 cache.
-fn image_block_bytes(machine: &Machine) -> usize {
-    machine.block_l2_bytes() / 2
-}
 /// Taps that are merged into one axis, at most. A row of Y by phases has as many pixels.
 const MOST_MERGED: usize = 1 << 10;
 /// Images of a block, at most: each more saves less.
@@ -52,16 +47,14 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let weights = ChannelWeights::new(request)?;
     let too_large = || alloc::format!("X, or what a panel of channels sums, takes more than {MOST_BYTES} bytes");
     let layer = AccumulateLayer::new(request.geometry).ok_or_else(too_large)?;
-    let tiles_of = |width: usize| {
-        ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(|| String::from("no kernel for this tile"))
-    };
+    let tiles_of = |width: usize| ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(no_kernel);
     let stores = tiles_of(layer.last().output)?;
     let images = layer.image_block(request, &weights, &stores, most_bytes).ok_or_else(too_large)?;
     let blocking = AccumulateBlocking::new(&layer, &weights, images, request.threads);
     let image_blocks = blocking.image_blocks;
     let widths = match layer.pixels {
         AccumulatePixels::Positions => [layer.run_pixels(); 2],
-        AccumulatePixels::Images { .. } => [image_blocks.size(), image_blocks.last().len()],
+        AccumulatePixels::Images { .. } => image_blocks.lens(),
     };
     let tiles = [tiles_of(widths[0])?, tiles_of(widths[1])?];
     let nr = stores.nr().min(weights.padded);
@@ -199,7 +192,7 @@ impl AccumulateLayer {
         if bytes(1) > MOST_BYTES {
             return None;
         }
-        let most_bytes = image_block_bytes(request.machine).min(most_bytes);
+        let most_bytes = chunk_bytes(request.machine).min(most_bytes);
         let most_images = self.geometry.batch.min(MOST_IMAGES);
         Some((2..=most_images).rev().find(|images| bytes(*images) <= most_bytes).unwrap_or(1))
     }

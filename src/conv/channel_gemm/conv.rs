@@ -22,7 +22,7 @@ use super::source::{BareRows, ChannelSource};
 use super::taps::{OuterTaps, RowPiece};
 use super::weights::ChannelWeights;
 use crate::conv::channel_tiles::PanelPrefetch;
-use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, no_kernel};
 use crate::conv::planes::{self, ChunkCut, ChunkLimits, OutputChunk, PER_THREAD, PaddedPlanes, PlaneSizes};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
@@ -95,7 +95,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 /// The geometry with the axes of a pointwise kernel merged into one, so that rows are long.
 fn merged(geometry: &Geometry) -> Geometry {
     let mut geometry = geometry.clone();
-    if geometry.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0) {
+    if geometry.axes.iter().all(Axis::is_unit) {
         let mut axis = geometry.axes[0];
         axis.input = geometry.input_spatial();
         axis.output = axis.input;
@@ -204,7 +204,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             true => RowPiece::where_taps_change(machine, last),
             false => RowPiece::whole(machine, width, last.kernel),
         };
-        pieces.ok_or_else(|| String::from("no kernel for this tile"))
+        pieces.ok_or_else(no_kernel)
     }
 
     /// Pixels of a kernel call, at most.

@@ -8,7 +8,7 @@ use convoke_kernels::Real;
 use crate::Op;
 use crate::blas::Blocks;
 use crate::conv::channel_tiles::ChannelPanels;
-use crate::conv::contract::Request;
+use crate::conv::contract::{Request, no_kernel};
 use crate::conv::layout::WeightLayout;
 use crate::conv::planes;
 use crate::conv::shares::Part;
@@ -48,8 +48,7 @@ impl ChannelWeights {
         // ConvTranspose multiplies one tap at a time.
         let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
         let k = planes::channel_blocks(channels, taps_of_step, MOST_STEPS);
-        let panels =
-            ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(|| String::from("no kernel for this tile"))?;
+        let panels = ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(no_kernel)?;
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
         if len.is_none_or(|len| len > isize::MAX as usize / size_of::<f64>()) {

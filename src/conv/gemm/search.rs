@@ -7,7 +7,7 @@ use convoke_kernels::{Prefetch, Real};
 
 use super::source::{RowReading, SourcePlan, cropped, visible_runs};
 use crate::blas::Blocks;
-use crate::conv::contract::Request;
+use crate::conv::contract::{Request, no_kernel};
 use crate::conv::layout::WeightLayout;
 use crate::conv::macro_kernel::{SpatialTiles, lanes};
 use crate::conv::planes::{self, ChunkLimits, PER_THREAD, PlaneSizes};
@@ -47,11 +47,6 @@ fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// Whether rows of B are rows of X: kernel 1, stride 1 and no padding.
-fn is_pointwise(axes: &[Axis]) -> bool {
-    axes.iter().all(|axis| axis.kernel == 1 && axis.stride == 1 && !axis.is_padded())
-}
-
 /// How the product is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GemmBlocking {
@@ -83,7 +78,9 @@ impl<A: Real> GemmChoice<A> {
     /// The reason why there is none.
     pub(super) fn best<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
         let search = GemmSearch { request, most_bytes };
-        let choices = if is_pointwise(&request.geometry.axes) { search.of_rows()? } else { search.of_planes()? };
+        // Rows of B are rows of X, if each output reads one position.
+        let is_pointwise = request.geometry.axes.iter().all(Axis::is_unit);
+        let choices = if is_pointwise { search.of_rows()? } else { search.of_planes()? };
         let mut choices = choices.into_iter();
         let mut best = choices.next().expect("a search without an error has a choice");
         for other in choices {
@@ -143,7 +140,7 @@ impl<T: Element> GemmSearch<'_, T> {
         let Request { geometry, machine, .. } = *self.request;
         let mr = self.packed_height()?;
         SpatialTiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, vector_slots)
-            .ok_or_else(|| String::from("no kernel for this tile"))
+            .ok_or_else(no_kernel)
     }
 
     /// What all tasks take. Each load of a vector of B takes `vector_slots` slots of a port, and a chunk

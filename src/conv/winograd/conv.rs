@@ -135,7 +135,8 @@ impl<T: Element> TileOperator<T> for WinogradConv {
         let stores = [Stores::row(at, row.width).times(count, channel_step).times(row.height, row_step)];
         let pixels = row.pixels(channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
         if sub.along.step == 1
-            && let Some(is_good) = store.direct_at_first(at, bias, stores, |mut y, epilogue| {
+            && !store.is_residual_in_y()
+            && let Some(is_good) = store.direct(at, bias, stores, |mut y, epilogue| {
                 core.blocking.scheme.kernel.output(&row.products, &pixels, &mut y, &epilogue, &mut *scratch.marks)
             })
         {
