@@ -186,7 +186,7 @@ pub(super) fn at_least(
 }
 
 /// The builder methods and accessors that both operators have. They use the operator's field
-/// `attributes: Attributes`.
+/// `attributes: Attributes` and its method `checked`.
 macro_rules! shared_attributes {
     ($operator:ident) => {
         impl $operator {
@@ -252,6 +252,21 @@ macro_rules! shared_attributes {
             pub fn layouts(mut self, x: Layout, y: Layout) -> Self {
                 self.attributes.layouts = [x, y];
                 self
+            }
+
+            /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
+            /// every size.
+            ///
+            /// An empty batch and no channels (C = 0 or M = 0) are allowed, and so is a spatial axis of 0
+            /// elements if its size in Y is positive.
+            ///
+            /// # Errors
+            /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
+            /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
+            /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y would
+            /// be empty) and [`Overflow`](crate::ErrorKind::Overflow).
+            pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+                self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
             }
 
             /// The error of an X and a W. It says so if they fit when they are exchanged, and what is

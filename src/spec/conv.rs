@@ -46,21 +46,6 @@ impl Conv {
         Self { attributes: Attributes::new(Op::Conv, w_shape.into()) }
     }
 
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
-    /// every size.
-    ///
-    /// An empty batch, no channels (C = 0 or M = 0), and spatial axes of 0 elements with enough
-    /// padding are allowed.
-    ///
-    /// # Errors
-    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
-    /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or the padded input
-    /// is smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
-    pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
-    }
-
     fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;

@@ -79,21 +79,6 @@ impl ConvTranspose {
         self
     }
 
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
-    /// every size.
-    ///
-    /// An empty batch and no channels (C = 0 or M = 0) are allowed, and so is a spatial axis of 0
-    /// elements if its size in Y is positive.
-    ///
-    /// # Errors
-    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
-    /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y is
-    /// empty) and [`Overflow`](crate::ErrorKind::Overflow).
-    pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
-    }
-
     fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
