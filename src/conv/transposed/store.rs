@@ -100,7 +100,7 @@ impl<T: Element> Transposed<T> {
             }
             let mut vector = 0;
             while vector < here.vectors {
-                let nrv = self.tiles.width(here.vectors - vector)[0].nrv();
+                let nrv = self.tiles.widths.of(here.vectors - vector)[0].nrv();
                 self.set_column_tile(here, vector..vector + nrv, &mut column_tile);
                 vector += nrv;
                 if is_paired && column_tile.find_pairs(self.tiles.lanes) {
@@ -226,7 +226,7 @@ impl<T: Element> Transposed<T> {
                 let (from, to) = (block.start * pass.taps, block.end * pass.taps);
                 let mut vector = column_tiles.start;
                 while vector < column_tiles.end {
-                    let kernels = self.tiles.width(column_tiles.end - vector);
+                    let kernels = self.tiles.widths.of(column_tiles.end - vector);
                     let nr = kernels[0].nr();
                     let b = &here.planes[block.start * self.planes.channel_len + vector * self.tiles.lanes..];
                     let at = self.column_tile_at(panel.height, vector) + pass.slot * panel.height * nr;
@@ -329,7 +329,7 @@ impl<T: Element> Transposed<T> {
         tile: &mut [T::Acc],
     ) {
         let (io, pass) = (store.io, &here.outer.passes[0]);
-        let kernels = self.tiles.width(column_tile.vectors.len());
+        let kernels = self.tiles.widths.of(column_tile.vectors.len());
         let (k, ldy) = (self.geometry.in_channels_per_group() * pass.taps, self.positions);
         let koff = pass.koff[0].rows(0..k);
         let b = &here.planes[column_tile.vectors.start * self.tiles.lanes..];
