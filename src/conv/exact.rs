@@ -20,7 +20,8 @@ use crate::element::{Compute, Element, all_finite};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Ledger, Line};
 use crate::machine::Item;
-use crate::{Axis, Geometry, Op, reference};
+use crate::reference::{self, Filters};
+use crate::{Axis, Geometry, Op};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T> {
     let geometry = request.geometry;
@@ -134,19 +135,15 @@ impl Exact {
     fn sum<T: Element>(&self, index: usize, bias: f64, counts_padding: bool, io: &Io<'_, T>) -> f64 {
         let geometry = &self.geometry;
         let (x, w) = (|at: usize| io.x[at].to_acc().to_f64(), |at: usize| io.weights[at].to_f64());
-        let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let c_group = geometry.in_channels_per_group();
         if c_group == 0 || counts_padding {
             return reference::sum(geometry, index, bias, x, w).value;
         }
-        let (plane, position) = (index / geometry.output_spatial(), index % geometry.output_spatial());
-        let (n, m) = (plane / geometry.out_channels, plane % geometry.out_channels);
-        let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
-        let first = geometry.input_offset(n, m / m_group * c_group, 0);
-        let (filter, step) = match geometry.op {
-            Op::Conv => (m * c_group, 1),
-            Op::ConvTranspose => (m / m_group * c_group * m_group + m % m_group, m_group),
-        };
+        let (n, m) = reference::place(geometry, index);
+        let Filters { channel, weight, step } = Filters::new(geometry, m);
+        let (first, spatial) = (geometry.input_offset(n, channel, 0), geometry.input_spatial());
         // Without this, all taps of an outer axis would be tried for nothing.
+        let position = index % geometry.output_spatial();
         let mut rest = position;
         for axis in self.axes.iter().rev() {
             let (next, _, end) = axis.taps(rest % axis.axis.output);
@@ -159,7 +156,7 @@ impl Exact {
         let mut sum = 0.0;
         for_each_tap(&self.axes, position, (0, 0), &mut |tap, source| {
             for c in 0..c_group {
-                sum += x(first + c * spatial + source) * w((filter + c * step) * taps + tap);
+                sum += x(first + c * spatial + source) * w(weight + c * step + tap);
             }
         });
         sum + bias

@@ -9,7 +9,6 @@ use super::dtype::DType;
 use super::geometry::Geometry;
 use super::op::Op;
 use super::padding::AutoPad;
-use super::padding::UNKNOWN_AUTO_PAD;
 use super::spelling::nearest;
 use crate::error::{Error, bail};
 
@@ -111,7 +110,7 @@ impl Operator {
         attributes: &[(&str, Attribute<'_>)],
         w_dims: &[i64],
     ) -> Result<Self, Error> {
-        let op = op_named(op_type)?;
+        let op: Op = op_type.parse()?;
         let opset = checked_opset(op, opset)?;
         check_distinct(op, attributes)?;
         let w_shape = sizes(op, "W", w_dims)?;
@@ -155,7 +154,7 @@ impl Operator {
         attributes: &[(&str, Attribute<'_>)],
         inputs: &[Option<NodeInput<'_>>],
     ) -> Result<(Self, Geometry), Error> {
-        let op = op_named(op_type)?;
+        let op: Op = op_type.parse()?;
         let (x, w, b) = split_inputs(op, inputs)?;
         let operator = Self::from_attributes(op_type, opset, attributes, w.dims)?;
         operator.check_dtype(x.dtype)?;
@@ -222,14 +221,6 @@ impl Operator {
             Operator::Conv(conv) => &conv.attributes,
             Operator::ConvTranspose(conv) => &conv.attributes,
         }
-    }
-}
-
-fn op_named(op_type: &str) -> Result<Op, Error> {
-    match op_type {
-        "Conv" => Ok(Op::Conv),
-        "ConvTranspose" => Ok(Op::ConvTranspose),
-        _ => bail!(UnsupportedOperator, "operator {op_type:?} is neither Conv nor ConvTranspose"),
     }
 }
 
@@ -327,10 +318,7 @@ fn auto_pad(op: Op, value: Attribute<'_>) -> Result<AutoPad, Error> {
     let Attribute::String(name) = value else {
         return Err(wrong_type(op, "auto_pad", value, "STRING"));
     };
-    match AutoPad::from_name(name) {
-        Some(auto_pad) => Ok(auto_pad),
-        None => bail!(InvalidAttribute, "{op}: auto_pad {name:?} is {UNKNOWN_AUTO_PAD}"),
-    }
+    name.parse().map_err(|error: Error| Error::new(error.kind(), alloc::format!("{op}: {error}")))
 }
 
 fn wrong_type(op: Op, name: &str, value: Attribute<'_>, expected: &str) -> Error {
