@@ -18,6 +18,7 @@ use crate::conv::view::OutputPhases;
 use crate::element::Element;
 use crate::exec::split::{Patch, Span, Split};
 use crate::exec::{Arena, Line};
+use crate::machine::NEAR_Y_BYTES;
 
 pub(super) struct Transposed<T: Element> {
     pub(super) geometry: Geometry,
@@ -99,7 +100,7 @@ impl<T: Element> Transposed<T> {
             mode,
             k_blocks,
             is_near: panel_bytes <= a_block_bytes(request.machine),
-            is_far: geometry.output_len() * size_of::<T>() > request.machine.near_y_bytes(),
+            is_far: geometry.output_len() * size_of::<T>() > NEAR_Y_BYTES,
             split,
             scratch,
         }

@@ -20,6 +20,7 @@ use crate::element::Element;
 use crate::exec::Line;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
+use crate::machine::NEAR_Y_BYTES;
 use crate::{Axis, Geometry};
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
@@ -66,7 +67,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
 /// The rule that the layer breaks.
 pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let geometry = request.geometry;
-    let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
+    let is_large = geometry.output_len() * size_of::<T>() >= NEAR_Y_BYTES;
     // Some CPUs write a line to memory several times if a store past the caches has a part of it.
     let is_whole_line = lanes::<T::Acc>(request.isa()) * size_of::<T>() == size_of::<Line>();
     // Activations other than clamps read what was stored.
