@@ -23,7 +23,7 @@ use super::taps::{OuterTaps, RowPiece};
 use super::weights::ChannelWeights;
 use crate::conv::channel_tiles::PanelPrefetch;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, no_kernel};
-use crate::conv::planes::{self, ChunkCut, ChunkLimits, OutputChunk, PER_THREAD, PaddedPlanes, PlaneSizes};
+use crate::conv::planes::{self, ChunkCut, ChunkLimits, OutputChunk, PER_THREAD, PaddedPlanes};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
 use crate::element::Element;
@@ -72,9 +72,9 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let rows = [rows, search.rows(chunks.last_width)?];
     let ConvSearch { geometry, .. } = search;
     let build: Build<'a, T> = Box::new(move || {
-        let source = match chunks.source {
-            ChunkSource::Padded(cut, _) => ChannelSource::Padded(PaddedPlanes::new(&geometry, cut)),
-            ChunkSource::Bare(rows) => ChannelSource::Bare(rows),
+        let source = match chunks.bare {
+            None => ChannelSource::Padded(PaddedPlanes::new(&geometry, chunks.cut)),
+            Some(rows) => ChannelSource::Bare(rows),
         };
         Box::new(ChannelConv {
             isa: request.isa(),
@@ -106,7 +106,11 @@ fn merged(geometry: &Geometry) -> Geometry {
 
 #[derive(Debug, Clone, PartialEq)]
 struct ConvChunks {
-    source: ChunkSource,
+    cut: ChunkCut,
+    /// The rows without padding that are copied. None for planes.
+    bare: Option<BareRows>,
+    /// Elements of the copy of one channel.
+    channel_len: usize,
     count: usize,
     /// Rows of pixels of a full chunk.
     rows: usize,
@@ -115,35 +119,21 @@ struct ConvChunks {
     last_width: usize,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-enum ChunkSource {
-    Padded(ChunkCut, PlaneSizes),
-    Bare(BareRows),
-}
-
 impl ConvChunks {
-    /// `count` chunks of a cut.
-    fn new(axes: &[Axis], cut: ChunkCut, count: usize, source: ChunkSource) -> Self {
+    fn new(axes: &[Axis], cut: ChunkCut, channel_len: usize, bare: Option<BareRows>) -> Self {
         let last = axes.len() - 1;
         let positions = |i: usize| planes::positions_on(axes, cut, i);
         let (width, rest) = (positions(last), axes[last].output % cut.extent);
         let last_width = if cut.axis == last && rest != 0 { rest } else { width };
-        Self { source, count, rows: (0..last).map(positions).product(), width, last_width }
-    }
-
-    /// Elements of the copy of one channel.
-    fn channel_len(&self) -> usize {
-        match &self.source {
-            ChunkSource::Padded(_, sizes) => sizes.channel_len,
-            ChunkSource::Bare(rows) => rows.channel_len,
-        }
+        let count = axes.iter().enumerate().map(|(i, axis)| axis.output.div_ceil(positions(i))).product();
+        Self { cut, bare, channel_len, count, rows: (0..last).map(positions).product(), width, last_width }
     }
 
     /// Values of the copy of a block of channels. None if they exceed the address space.
     fn copy_len(&self, weights: &ChannelWeights, most_pixels: usize) -> Option<usize> {
-        match &self.source {
-            ChunkSource::Padded(_, sizes) => weights.k.size().checked_mul(sizes.channel_len),
-            ChunkSource::Bare(rows) => rows.copy_len(weights.k.size(), most_pixels),
+        match &self.bare {
+            None => weights.k.size().checked_mul(self.channel_len),
+            Some(rows) => rows.copy_len(weights.k.size(), most_pixels),
         }
     }
 }
@@ -269,7 +259,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let axes = &geometry.axes;
         if !self.is_bare {
             let (cut, sizes) = limits.cut(axes, |columns| columns.saturating_mul(summed))?;
-            return Some(ConvChunks::new(axes, cut, sizes.chunks, ChunkSource::Padded(cut, sizes)));
+            return Some(ConvChunks::new(axes, cut, sizes.channel_len, None));
         }
         let inside = axes[1..].iter().try_fold(summed, |n, axis| n.checked_mul(axis.output))?;
         let bytes = |extent: usize| {
@@ -281,14 +271,14 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let columns = largest * axes[1..].iter().map(|axis| axis.output).product::<usize>();
         let extent = limits.even_extent((whole, largest), (whole.div_ceil(largest), columns));
         bytes(extent).filter(|bytes| *bytes <= planes::MOST_BYTES)?;
-        let (cut, source) = (ChunkCut { axis: 0, extent }, ChunkSource::Bare(BareRows::new(axes, extent)?));
-        Some(ConvChunks::new(axes, cut, whole.div_ceil(extent), source))
+        let rows = BareRows::new(axes, extent)?;
+        Some(ConvChunks::new(axes, ChunkCut { axis: 0, extent }, rows.channel_len, Some(rows)))
     }
 
     fn work(&self, chunks: &ConvChunks, split: &GemmSplit) -> Result<Work, String> {
         let Self { request, geometry, weights, .. } = self;
         let machine = request.machine;
-        let copied = (weights.channels * chunks.channel_len()) as f64 * (chunks.count * split.shares) as f64;
+        let copied = (weights.channels * chunks.channel_len) as f64 * (chunks.count * split.shares) as f64;
         let kept = self.vectors() * (weights.k.count() - 1) as f64;
         let computing = self.computing()?
             + Item::STORED_VECTORS.times(kept)
