@@ -113,27 +113,15 @@ impl Operator {
         let op: Op = op_type.parse()?;
         let opset = checked_opset(op, opset)?;
         check_distinct(op, attributes)?;
-        let w_shape = sizes(op, "W", w_dims)?;
-        match op {
-            Op::Conv => {
-                let mut conv = Conv::new(w_shape).opset(opset);
-                for &(name, value) in attributes {
-                    set_shared(&mut conv.attributes, name, value)?;
-                }
-                Ok(conv.into())
-            }
-            Op::ConvTranspose => {
-                let mut conv = ConvTranspose::new(w_shape).opset(opset);
-                for &(name, value) in attributes {
-                    match name {
-                        "output_padding" => conv = conv.output_padding(ints(op, name, value)?),
-                        "output_shape" => conv = conv.output_shape(ints(op, name, value)?),
-                        _ => set_shared(&mut conv.attributes, name, value)?,
-                    }
-                }
-                Ok(conv.into())
-            }
+        let mut operator = Attributes::new(op, sizes(op, "W", w_dims)?);
+        operator.opset = opset;
+        for &(name, value) in attributes {
+            set(&mut operator, name, value)?;
         }
+        Ok(match op {
+            Op::Conv => Conv { attributes: operator }.into(),
+            Op::ConvTranspose => ConvTranspose { attributes: operator }.into(),
+        })
     }
 
     /// Makes an operator and its geometry from a whole node: what
@@ -178,10 +166,7 @@ impl Operator {
     /// # Errors
     /// Those of the two.
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        match self {
-            Operator::Conv(conv) => conv.geometry(x_shape),
-            Operator::ConvTranspose(conv) => conv.geometry(x_shape),
-        }
+        self.attributes().geometry(x_shape)
     }
 
     /// Which of the two operators it is.
@@ -271,8 +256,9 @@ fn sizes(op: Op, name: &str, dims: &[i64]) -> Result<Vec<usize>, Error> {
         .collect()
 }
 
-fn set_shared(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> Result<(), Error> {
+fn set(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> Result<(), Error> {
     let op = attributes.op;
+    let is_transposed = op == Op::ConvTranspose;
     match name {
         "auto_pad" => attributes.auto_pad = auto_pad(op, value)?,
         "dilations" => attributes.dilations = Some(ints(op, name, value)?),
@@ -280,6 +266,8 @@ fn set_shared(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> 
         "kernel_shape" => attributes.kernel_shape = Some(ints(op, name, value)?),
         "pads" => attributes.pads = Some(ints(op, name, value)?),
         "strides" => attributes.strides = Some(ints(op, name, value)?),
+        "output_padding" if is_transposed => attributes.output_padding = Some(ints(op, name, value)?),
+        "output_shape" if is_transposed => attributes.output_shape = Some(ints(op, name, value)?),
         _ => return Err(unknown_attribute(op, name)),
     }
     Ok(())
