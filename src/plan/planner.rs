@@ -5,13 +5,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use convoke_kernels::isa::Absence;
 use spin::Once;
 
 use super::explain::Estimate;
-use super::packed::{Format, LayerOfWeights};
+use super::packed::{Format, Formats, LayerOfWeights};
 use super::tune::TuningKey;
 use super::visible::VisibleTaps;
 use super::{Method, PackedWeights, Plan, Tuning};
@@ -52,7 +51,8 @@ pub struct Planner {
     threads: usize,
     separates_images: bool,
     activation: Activation,
-    packed: Option<PackedFor>,
+    /// Of weights that are packed already.
+    packed: Option<Formats>,
     tuning: Arc<Tuning>,
 }
 
@@ -86,14 +86,6 @@ impl Wish {
     fn is_binding(self) -> bool {
         matches!(self, Self::Force(_) | Self::Exact)
     }
-}
-
-/// The formats of weights that are packed already: for all taps, and, if they were packed too, for the
-/// visible taps with their ranges.
-#[derive(Debug, Clone)]
-struct PackedFor {
-    whole: Format,
-    visible: Option<(Vec<Range<usize>>, Format)>,
 }
 
 impl Default for Planner {
@@ -252,14 +244,7 @@ impl Planner {
     /// ```
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.machine = self.machine.map(|machine| machine.with_isa(packed.parts.whole.format.layer.isa));
-        self.packed = Some(PackedFor {
-            whole: packed.parts.whole.format.clone(),
-            visible: packed
-                .parts
-                .visible
-                .as_ref()
-                .map(|visible| (visible.taps.clone(), visible.packing.format.clone())),
-        });
+        self.packed = Some(packed.formats());
         self
     }
 
@@ -317,7 +302,7 @@ impl Planner {
 
     /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a
     /// limit that suffices changes nothing.
-    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&PackedFor>) -> Result<Picked<T>, Refusal> {
+    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Formats>) -> Result<Picked<T>, Refusal> {
         match self.picks_within(layer, packed, usize::MAX) {
             Ok(picks) if self.bytes(&picks.run().recipe) <= self.workspace_limit => Ok(picks),
             _ => self.picks_within(layer, packed, self.workspace_limit),
@@ -327,7 +312,7 @@ impl Planner {
     fn picks_within<T: Element>(
         &self,
         layer: &Layer<'_>,
-        packed: Option<&PackedFor>,
+        packed: Option<&Formats>,
         limit: usize,
     ) -> Result<Picked<T>, Refusal> {
         let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
