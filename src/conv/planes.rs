@@ -129,8 +129,14 @@ pub(crate) struct PlaneSizes {
     pub(crate) chunks: usize,
 }
 
+/// Row offsets, ordered by tap, then channel, of `block` channels that are `channel_len` elements apart.
+pub(crate) fn row_offsets(taps: &[usize], channel_len: usize, block: usize) -> RowOffsets {
+    let offset = |at: usize| u32::try_from(at).expect("the size of the copy bounds the offsets");
+    RowOffsets::new(taps.iter().flat_map(|tap| (0..block).map(move |c| offset(c * channel_len + tap))).collect())
+}
+
 /// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
-fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
+pub(crate) fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
     let kernel: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
     let each: Vec<_> = axes.iter().map(|axis| (phases(axis), period(axis))).collect();
     let mut offsets = Vec::with_capacity(kernel.iter().product());
@@ -424,15 +430,9 @@ impl PaddedPlanes {
         self.pitches[self.pitches.len() - 2]
     }
 
-    /// The row offsets of a block of K with `block` channels, ordered by tap, then channel.
+    /// The row offsets of a block of K with `block` channels.
     pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
-        let mut offsets = Vec::with_capacity(self.taps.len() * block);
-        for tap in &self.taps {
-            for c in 0..block {
-                offsets.push(u32::try_from(c * self.channel_len + tap).expect("sizes() bounds the offsets"));
-            }
-        }
-        RowOffsets::new(offsets)
+        row_offsets(&self.taps, self.channel_len, block)
     }
 
     /// Where the columns of a chunk with `extent` positions on its axis go, in vectors of `lanes`.

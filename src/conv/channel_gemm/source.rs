@@ -146,14 +146,8 @@ impl BareRows {
     }
 
     fn offsets(&self, width: usize) -> RowOffsets {
-        let mut offsets = Vec::new();
-        let kernel: Vec<_> = self.axes.iter().map(|axis| axis.kernel).collect();
-        planes::for_each_position(&kernel, |tap| {
-            let shift = |(i, k): (usize, &usize)| k * self.axes[i].dilation * self.pitches[i];
-            let shift: usize = tap.iter().enumerate().map(shift).sum();
-            offsets.extend((0..width).map(|c| (c * self.channel_len + shift) as u32));
-        });
-        RowOffsets::new(offsets)
+        // With stride 1 there is one plane.
+        planes::row_offsets(&planes::tap_offsets(&self.axes, 0, &self.pitches), self.channel_len, width)
     }
 
     fn fill<T: Element>(&self, isa: Isa, chunk: &OutputChunk, x: &[T], count: usize, copy: &mut [T::Acc]) {
