@@ -229,16 +229,17 @@ pub(crate) fn sum(
     ReferenceElement { value: total.value + bias, magnitude: total.magnitude + bias.abs() }
 }
 
-struct Filters {
+/// Where the filters of an output channel read.
+pub(crate) struct Filters {
     /// The first channel of X in its group.
-    channel: usize,
+    pub(crate) channel: usize,
     /// The place of that channel's first weight, and the distance to the next channel's.
-    weight: usize,
-    step: usize,
+    pub(crate) weight: usize,
+    pub(crate) step: usize,
 }
 
 impl Filters {
-    fn new(geometry: &Geometry, m: usize) -> Self {
+    pub(crate) fn new(geometry: &Geometry, m: usize) -> Self {
         let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let (channel, taps) = (m / m_group * c_group, geometry.kernel_volume());
         match geometry.op {

@@ -280,7 +280,7 @@ impl StoreMap {
 /// element once.
 #[derive(Debug, Clone, Copy)]
 pub struct Residual<'a, T> {
-    first: *const T,
+    pub(crate) first: *const T,
     len: usize,
     life: core::marker::PhantomData<&'a T>,
 }

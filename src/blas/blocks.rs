@@ -10,9 +10,10 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// As few blocks of at most `most` as possible, but at least one: a length of 0 is one empty block.
+    /// As few blocks of at most `most` as possible, but at least one: a length of 0 is one empty block, of
+    /// size 1.
     pub(crate) fn new(total: usize, most: usize) -> Self {
-        Self { total, size: total.div_ceil(total.div_ceil(most).max(1)) }
+        Self { total, size: total.div_ceil(total.div_ceil(most).max(1)).max(1) }
     }
 
     pub(crate) fn times(self, count: usize) -> Self {
@@ -25,11 +26,16 @@ impl Blocks {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.total.div_ceil(self.size.max(1)).max(1)
+        self.total.div_ceil(self.size).max(1)
     }
 
     pub(crate) fn range(&self, index: usize) -> Range<usize> {
         index * self.size..((index + 1) * self.size).min(self.total)
+    }
+
+    /// The lengths of a full block and of the last one, for which there are tables.
+    pub(crate) fn lens(&self) -> [usize; 2] {
+        [self.size, self.last().len()]
     }
 
     pub(crate) fn last(&self) -> Range<usize> {

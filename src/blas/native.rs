@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use convoke_kernels::{Dest, Prefetch, RowOffsets, StoreMap};
 
 use super::blocks::Product;
+use crate::conv::contract::no_kernel;
 use crate::conv::macro_kernel::{SpatialTiles, lanes};
 use crate::conv::store::no_epilogue;
 use crate::element::Compute;
@@ -32,8 +33,8 @@ impl<A: Compute> Native<A> {
         if k.checked_mul(ld).is_none_or(|len| u32::try_from(len).is_err()) {
             return Err(alloc::format!("{k} rows of B, of {ld} values each, exceed 32-bit offsets"));
         }
-        let tiles = SpatialTiles::choose(machine, rows, ld / lanes::<A>(machine.isa()), mr, 1.0)
-            .ok_or_else(|| String::from("no kernel for this tile"))?;
+        let tiles =
+            SpatialTiles::choose(machine, rows, ld / lanes::<A>(machine.isa()), mr, 1.0).ok_or_else(no_kernel)?;
         let map = StoreMap::contiguous(ld, tiles.lanes);
         Ok(Self { tiles, koff: RowOffsets::packed(k, ld), map, zeros: alloc::vec![A::ZERO; rows] })
     }

@@ -23,7 +23,7 @@ use convoke_kernels::{Isa, Real};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::macro_kernel::products_work;
-use super::planes::{ChunkCut, OutputChunk};
+use super::planes::{ChunkCut, OutputChunk, chunk_bytes};
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::store::Finish;
 use super::view;
@@ -56,11 +56,6 @@ const MOST_CHUNK_BYTES: usize = 4 << 20;
 /// Bytes of a tile of the input, and of the product, about. Both stay in the L2 cache beside the sums.
 fn tile_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
-}
-
-/// Bytes of the sums of a chunk, about. They stay in the L2 cache.
-fn chunk_bytes(machine: &Machine) -> usize {
-    machine.block_l2_bytes() / 2
 }
 
 /// The rule of [`MOST_TAPS`].
@@ -176,10 +171,6 @@ impl<'a> SumChunk<'a> {
 
     fn range(&self, axis: usize) -> Range<usize> {
         self.chunk.range(self.axes, axis)
-    }
-
-    fn outputs(&self) -> Range<usize> {
-        self.chunk.first..self.chunk.first + self.chunk.len(self.axes)
     }
 
     fn width(&self) -> usize {
@@ -303,7 +294,7 @@ impl<T: Element> Split for Col2im<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let (part, channels, chunk) = self.part(task);
-        patch(part.patch(&self.geometry, channels, chunk.outputs()));
+        patch(part.patch(&self.geometry, channels, chunk.chunk.positions()));
     }
 }
 
@@ -342,7 +333,7 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let store = self.finish.store(io);
         for (channel, sums) in channels.zip(sums.chunks_exact_mut(chunk.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
-            let at = geometry.output_offset(image, channel, chunk.outputs().start);
+            let at = geometry.output_offset(image, channel, chunk.chunk.first);
             for (row, sums) in sums.chunks_exact_mut(chunk.row_len()).enumerate() {
                 store.interleaved(sums, chunk.phases(), chunk.width(), io.bias[channel], at + row * chunk.width());
             }

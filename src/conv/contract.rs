@@ -42,6 +42,11 @@ impl<T: Element> Request<'_, T> {
 
 pub(crate) type Answer<'a, T> = Result<Offer<'a, T>, String>;
 
+/// Why a layer is refused whose tiles have no kernel.
+pub(crate) fn no_kernel() -> String {
+    String::from("no kernel for this tile")
+}
+
 /// The axes of rows and of the elements of a row, for algorithms on one or two axes. A single axis is
 /// that of elements.
 ///

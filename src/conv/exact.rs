@@ -20,7 +20,8 @@ use crate::element::{Compute, Element, all_finite};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Ledger, Line};
 use crate::machine::Item;
-use crate::{Axis, Geometry, Op, reference};
+use crate::reference::{self, Filters};
+use crate::{Axis, Geometry, Op};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Offer<'a, T> {
     let geometry = request.geometry;
@@ -135,16 +136,12 @@ impl Exact {
         let geometry = &self.geometry;
         let x = |n, c, position| io.x[io.strides.x.at(n, c, position)].to_acc().to_f64();
         let w = |at: usize| io.weights[at].to_f64();
-        let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let c_group = geometry.in_channels_per_group();
         if c_group == 0 || counts_padding {
             return reference::sum(geometry, place, bias, x, w).value;
         }
         let (n, m, position) = place;
-        let (taps, first) = (geometry.kernel_volume(), m / m_group * c_group);
-        let (filter, step) = match geometry.op {
-            Op::Conv => (m * c_group, 1),
-            Op::ConvTranspose => (m / m_group * c_group * m_group + m % m_group, m_group),
-        };
+        let Filters { channel, weight, step } = Filters::new(geometry, m);
         // Without this, all taps of an outer axis would be tried for nothing.
         let mut rest = position;
         for axis in self.axes.iter().rev() {
@@ -158,7 +155,7 @@ impl Exact {
         let mut sum = 0.0;
         for_each_tap(&self.axes, position, (0, 0), &mut |tap, source| {
             for c in 0..c_group {
-                sum += x(n, first + c, source) * w((filter + c * step) * taps + tap);
+                sum += x(n, channel + c, source) * w(weight + c * step + tap);
             }
         });
         sum + bias

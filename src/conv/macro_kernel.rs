@@ -7,6 +7,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::iter;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::{spatial_kernels, spatial_widths};
@@ -63,9 +64,11 @@ impl RowPanels {
         p < self.taller
     }
 
-    /// Some panels, as the taller ones and the others.
-    pub(crate) fn runs(&self, panels: &Range<usize>) -> [Range<usize>; 2] {
-        [panels.start..panels.end.min(self.taller), panels.start.max(self.taller)..panels.end]
+    /// Some panels, as the taller ones and the others, if there are any.
+    #[inline]
+    pub(crate) fn runs(&self, panels: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let runs = [panels.start..panels.end.min(self.taller), panels.start.max(self.taller)..panels.end];
+        runs.into_iter().filter(|run| !run.is_empty())
     }
 
     pub(crate) fn rows(&self, panels: &Range<usize>) -> Range<usize> {
@@ -84,19 +87,44 @@ impl RowPanels {
             }
         }
     }
+}
 
-    /// The heights of the first, tallest panel, and of the last, lowest one.
-    fn heights(&self) -> (usize, usize) {
-        (self.height + usize::from(self.taller > 0), self.height)
+/// The kernels for tiles of some widths, the widest first. Those of a width are ordered by their rows.
+pub(crate) struct TileWidths<T: Real>(Vec<&'static [SpatialKernel<T>]>);
+
+impl<T: Real> TileWidths<T> {
+    /// Those of `widths`, the narrowest of which comes first, that have kernels of `rows` rows.
+    pub(crate) fn new(widths: &[&'static [SpatialKernel<T>]], rows: usize) -> Self {
+        Self(widths.iter().rev().copied().filter(|kernels| kernels.len() >= rows).collect())
+    }
+
+    /// The widest kernels of at most `vectors` vectors.
+    pub(crate) fn of(&self, vectors: usize) -> &'static [SpatialKernel<T>] {
+        // The last width is one vector, which the tables have for every number of rows.
+        self.0.iter().find(|kernels| kernels[0].nrv() <= vectors).unwrap_or(&self.0[self.0.len() - 1])
+    }
+
+    pub(crate) fn widest(&self) -> &'static [SpatialKernel<T>] {
+        self.0[0]
+    }
+
+    /// The kernels for `vectors` vectors of columns, and the number of column tiles of each width.
+    pub(crate) fn cover(&self, mut vectors: usize) -> impl Iterator<Item = (&'static [SpatialKernel<T>], usize)> {
+        iter::from_fn(move || {
+            let kernels = self.of(vectors);
+            let nrv = kernels[0].nrv();
+            let count = if nrv == self.widest()[0].nrv() { vectors / nrv } else { vectors.min(1) };
+            vectors -= count * nrv;
+            (count > 0).then_some((kernels, count))
+        })
     }
 }
 
-/// The kernels for the panels of one A: for each width, one for the taller panels and one for the
-/// others.
+/// The panels of one A, and their kernels.
 pub(crate) struct SpatialTiles<T: Real> {
     pub(crate) panels: RowPanels,
     pub(crate) lanes: usize,
-    widths: Vec<TileWidth<T>>,
+    widths: TileWidths<T>,
     /// Bytes of a block of A, which stays in the L2 cache.
     a_block_bytes: usize,
     /// Panels of A of more bytes than these come from beyond the L1, or the L2 cache.
@@ -111,29 +139,18 @@ pub(crate) fn spatial_cycles<T: Real>(machine: &Machine, kernel: &SpatialKernel<
     machine.tile_cycles(kernel.fmas(), scalars as f64 + kernel.nrv() as f64 * vector_slots)
 }
 
-/// The two kernels for tiles that are `nrv` vectors wide.
-struct TileWidth<T: Real> {
-    nrv: usize,
-    tall: &'static SpatialKernel<T>,
-    low: &'static SpatialKernel<T>,
-}
-
 impl<T: Real> SpatialTiles<T> {
-    /// The kernels of panels with at most `mr` rows each, in some widths. None if a kernel is
-    /// lacking.
-    fn new(machine: &Machine, rows: usize, mr: usize, widths: &[&'static [SpatialKernel<T>]]) -> Option<Self> {
-        let panels = RowPanels::new(rows, mr);
-        let (tall, low) = panels.heights();
-        let of_width = |kernels: &&'static [SpatialKernel<T>]| {
-            let tall = kernels.get(tall.checked_sub(1)?)?;
-            let low = low.checked_sub(1).and_then(|low| kernels.get(low)).unwrap_or(tall);
-            Some(TileWidth { nrv: tall.nrv(), tall, low })
-        };
-        let lanes = widths.first()?[0].lanes();
-        let widths: Vec<_> = widths.iter().rev().filter_map(of_width).collect();
-        let (large_bytes, far_bytes) = (machine.l1_bytes, machine.l2_bytes / 4 * 3);
-        let a_block_bytes = a_block_bytes(machine);
-        (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, large_bytes, far_bytes })
+    /// The kernels of panels with at most `mr` rows each, in some widths.
+    fn new(machine: &Machine, panels: RowPanels, widths: &[&'static [SpatialKernel<T>]]) -> Self {
+        let widths = TileWidths::new(widths, panels.height(0));
+        Self {
+            panels,
+            lanes: widths.widest()[0].lanes(),
+            widths,
+            a_block_bytes: a_block_bytes(machine),
+            large_bytes: machine.l1_bytes,
+            far_bytes: machine.l2_bytes / 4 * 3,
+        }
     }
 
     /// The tile that takes the fewest cycles for `rows` rows of A and `vectors` vectors of
@@ -151,14 +168,11 @@ impl<T: Real> SpatialTiles<T> {
         for (i, kernel) in widths.iter().enumerate().flat_map(|(i, kernels)| kernels.iter().map(move |k| (i, k))) {
             // Panels of nearly equal height may be lower than the kernel's tile. Another kernel then
             // gives the same panels.
-            let is_double = RowPanels::new(rows, kernel.mr()).heights().0 != kernel.mr();
-            if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) || is_double {
+            let panels = RowPanels::new(rows, kernel.mr());
+            if mr.is_some_and(|mr| kernel.mr() != mr) || panels.height(0) != kernel.mr() {
                 continue;
             }
-            let Some(tiles) = Self::new(machine, rows, kernel.mr(), &widths[..=i]) else { continue };
-            if tiles.widths[0].nrv != kernel.nrv() {
-                continue;
-            }
+            let tiles = Self::new(machine, panels, &widths[..=i]);
             let cycles = tiles.cycles(machine, vectors, vector_slots);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
@@ -169,23 +183,17 @@ impl<T: Real> SpatialTiles<T> {
 
     /// The panel height that packing depends on.
     pub(crate) fn mr(&self) -> usize {
-        self.panels.heights().0
+        self.panels.height(0)
     }
 
     /// Estimated cycles of one step of k, over all rows and `vectors` vectors of columns, each of which
     /// takes `vector_slots` slots of a load port.
     fn cycles(&self, machine: &Machine, vectors: usize, vector_slots: f64) -> f64 {
-        let (taller, lower) = (self.panels.taller, self.panels.count - self.panels.taller);
-        let mut cycles = 0.0;
-        let mut at = 0;
-        while at < vectors {
-            let width = self.width(vectors - at);
-            let repeat = if width.nrv == self.widths[0].nrv { (vectors - at) / width.nrv } else { 1 };
-            let tile = |kernel: &SpatialKernel<T>| spatial_cycles(machine, kernel, vector_slots);
-            cycles += repeat as f64 * (taller as f64 * tile(width.tall) + lower as f64 * tile(width.low));
-            at += repeat * width.nrv;
-        }
-        cycles
+        let column_tile = |kernels: &[SpatialKernel<T>]| {
+            let tile = |p: usize| spatial_cycles(machine, &kernels[self.panels.height(p) - 1], vector_slots);
+            self.panels.runs(&(0..self.panels.count)).map(|run| run.len() as f64 * tile(run.start)).sum::<f64>()
+        };
+        self.widths.cover(vectors).map(|(kernels, count)| count as f64 * column_tile(kernels)).sum()
     }
 
     /// The multiply-adds of `k` steps, over all rows and `vectors` vectors of columns.
@@ -201,19 +209,13 @@ impl<T: Real> SpatialTiles<T> {
         Item::KERNEL_CALLS.times(calls) + Item::STORED_VECTORS.times(rows * vectors as f64)
     }
 
-    /// The widest kernels of at most `vectors` vectors.
-    fn width(&self, vectors: usize) -> &TileWidth<T> {
-        // A width of one vector is in every list, because the tables have it for every height.
-        self.widths.iter().find(|w| w.nrv <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
-    }
-
     pub(crate) fn widest(&self) -> usize {
-        self.widths[0].nrv
+        self.widths.widest()[0].nrv()
     }
 
     /// The name of the kernel that does most of the work.
     pub(crate) fn name(&self) -> &'static str {
-        self.widths[0].tall.name()
+        self.widths.widest()[self.mr() - 1].name()
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -444,16 +446,13 @@ impl<T: Real> SpatialTiles<T> {
         vectors: usize,
         mut tiles: impl FnMut(&'static SpatialKernel<T>, Range<usize>, usize),
     ) {
-        let [taller, lower] = self.panels.runs(&panels);
         let mut vector = 0;
         while vector < vectors {
-            let width = self.width(vectors - vector);
-            for (kernel, run) in [(width.tall, &taller), (width.low, &lower)] {
-                if !run.is_empty() {
-                    tiles(kernel, run.clone(), vector);
-                }
+            let kernels = self.widths.of(vectors - vector);
+            for run in self.panels.runs(&panels) {
+                tiles(&kernels[self.panels.height(run.start) - 1], run, vector);
             }
-            vector += width.nrv;
+            vector += kernels[0].nrv();
         }
     }
 

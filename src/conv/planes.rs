@@ -17,6 +17,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use core::ops::Range;
 
 use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::stream;
@@ -24,6 +25,8 @@ use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap,
 
 use super::macro_kernel::a_block_bytes;
 use super::view::{period, phases, place, reach, shift};
+use crate::blas::Blocks;
+use crate::conv::contract::Request;
 use crate::conv::shares::even_share;
 use crate::exec::Line;
 use crate::machine::Machine;
@@ -74,8 +77,9 @@ struct PlaneRow {
 /// Where a chunk begins: its output position along each axis.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputChunk {
-    /// The linear index of the first output position.
+    /// The linear index of the first output position. The positions are neighbours.
     pub(crate) first: usize,
+    pub(crate) len: usize,
     pub(crate) axis: usize,
     /// The linear index of the position on the axes before the one that is cut.
     outer: usize,
@@ -92,11 +96,17 @@ impl OutputChunk {
         let along = output.div_ceil(extent);
         let (outer, start) = (index / along, index % along * extent);
         let inner: usize = axes[axis + 1..].iter().map(|a| a.output).product();
-        Self { first: (outer * output + start) * inner, axis, outer, start, extent: extent.min(output - start) }
+        let extent = extent.min(output - start);
+        Self { first: (outer * output + start) * inner, len: extent * inner, axis, outer, start, extent }
+    }
+
+    /// Its output positions.
+    pub(crate) fn positions(&self) -> Range<usize> {
+        self.first..self.first + self.len
     }
 
     /// Its output positions along an axis.
-    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> core::ops::Range<usize> {
+    pub(crate) fn range(&self, axes: &[Axis], axis: usize) -> Range<usize> {
         match axis.cmp(&self.axis) {
             Ordering::Less => {
                 let between: usize = axes[axis + 1..self.axis].iter().map(|a| a.output).product();
@@ -106,11 +116,6 @@ impl OutputChunk {
             Ordering::Equal => self.start..self.start + self.extent,
             Ordering::Greater => 0..axes[axis].output,
         }
-    }
-
-    /// The number of its output positions, which are neighbours.
-    pub(crate) fn len(&self, axes: &[Axis]) -> usize {
-        self.extent * axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
     }
 }
 
@@ -124,8 +129,14 @@ pub(crate) struct PlaneSizes {
     pub(crate) chunks: usize,
 }
 
+/// Row offsets, ordered by tap, then channel, of `block` channels that are `channel_len` elements apart.
+pub(crate) fn row_offsets(taps: &[usize], channel_len: usize, block: usize) -> RowOffsets {
+    let offset = |at: usize| u32::try_from(at).expect("the size of the copy bounds the offsets");
+    RowOffsets::new(taps.iter().flat_map(|tap| (0..block).map(move |c| offset(c * channel_len + tap))).collect())
+}
+
 /// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
-fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
+pub(crate) fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
     let kernel: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
     let each: Vec<_> = axes.iter().map(|axis| (phases(axis), period(axis))).collect();
     let mut offsets = Vec::with_capacity(kernel.iter().product());
@@ -191,9 +202,9 @@ pub(crate) fn sizes(axes: &[Axis], cut: ChunkCut) -> Option<PlaneSizes> {
     Some(PlaneSizes { channel_len, columns, chunks })
 }
 
-/// Why a layer is refused whose planes exceed `bytes` or 32-bit offsets. Names the axis with the
+/// Why a layer is refused whose planes exceed [`MOST_BYTES`] or 32-bit offsets. Names the axis with the
 /// furthest taps.
-pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
+pub(crate) fn too_large(axes: &[Axis]) -> String {
     let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
     let furthest = furthest.map(|(i, axis)| {
         let Axis { input, kernel, stride, dilation, pad_begin, pad_end, .. } = axis;
@@ -201,7 +212,7 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
             "spatial axis {i} has input {input}, pads {pad_begin} + {pad_end}, kernel {kernel}, stride {stride}, dilation {dilation}"
         )
     });
-    alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
+    alloc::format!("the padded planes exceed {MOST_BYTES} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
 }
 
 /// The smallest odd number of cache lines that holds `len` elements of `f32`. So equal positions of many
@@ -211,11 +222,10 @@ pub(crate) fn padded(len: usize) -> Option<usize> {
     (lines + 1 - lines % 2).checked_mul(LINE_ELEMENTS)
 }
 
-/// Channels of a block of K of at most `most_steps` steps, but at least one. It depends on the operator
-/// alone, so that packed weights serve every input size.
-pub(crate) fn channels_per_block(channels: usize, taps: usize, most_steps: usize) -> usize {
-    let most = (most_steps / taps).max(1);
-    channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
+/// Channels in blocks of K of at most `most_steps` steps, but at least one channel. They depend on the
+/// operator alone, so that packed weights serve every input size.
+pub(crate) fn channel_blocks(channels: usize, taps: usize, most_steps: usize) -> Blocks {
+    Blocks::new(channels, (most_steps / taps).max(1))
 }
 
 /// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then
@@ -253,6 +263,7 @@ const LEAST_COLUMNS: usize = 192;
 /// prefetchers follow fewer channels.
 pub(crate) const PREFETCHED_CHANNELS: usize = 8;
 
+/// Bytes of what a task copies and sums, about. They stay in the L2 cache.
 pub(crate) fn chunk_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
@@ -264,6 +275,13 @@ pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
 }
 
 impl ChunkLimits {
+    /// For a copy of `block` channels at a time, and several chunks for each thread.
+    pub(crate) fn new<T: Element>(request: &Request<'_, T>, block: usize, budget_bytes: usize) -> Self {
+        let Request { geometry, threads, .. } = *request;
+        let (images, value_bytes) = (geometry.batch * geometry.group, size_of::<T::Acc>());
+        Self { images, block, budget_bytes, value_bytes, threads, per_thread: PER_THREAD[0] }
+    }
+
     /// The cut with the largest chunks that fit the budget and leave every thread enough of them. `sums`
     /// gives the values that are kept for a number of columns. None if the planes are too large.
     pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(ChunkCut, PlaneSizes)> {
@@ -379,13 +397,7 @@ impl PaddedPlanes {
         OutputChunk::new(&self.axes, self.cut, index)
     }
 
-    /// The output positions of chunk number `index`.
-    pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
-        let chunk = self.chunk(index);
-        chunk.first..chunk.first + self.chunk_len(&chunk)
-    }
-
-    pub(crate) fn range(&self, chunk: &OutputChunk, axis: usize) -> core::ops::Range<usize> {
+    pub(crate) fn range(&self, chunk: &OutputChunk, axis: usize) -> Range<usize> {
         chunk.range(&self.axes, axis)
     }
 
@@ -393,16 +405,8 @@ impl PaddedPlanes {
         chunk.extent == self.cut.extent
     }
 
-    pub(crate) fn axis(&self) -> usize {
-        self.cut.axis
-    }
-
     pub(crate) fn pitches(&self) -> &[usize] {
         &self.pitches
-    }
-
-    pub(crate) fn chunk_len(&self, chunk: &OutputChunk) -> usize {
-        chunk.len(&self.axes)
     }
 
     /// Where row `row` of a chunk, along the last axis, begins in the planes, for a tap with offset 0.
@@ -426,15 +430,9 @@ impl PaddedPlanes {
         self.pitches[self.pitches.len() - 2]
     }
 
-    /// The row offsets of a block of K with `block` channels, ordered by tap, then channel.
+    /// The row offsets of a block of K with `block` channels.
     pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
-        let mut offsets = Vec::with_capacity(self.taps.len() * block);
-        for tap in &self.taps {
-            for c in 0..block {
-                offsets.push(u32::try_from(c * self.channel_len + tap).expect("sizes() bounds the offsets"));
-            }
-        }
-        RowOffsets::new(offsets)
+        row_offsets(&self.taps, self.channel_len, block)
     }
 
     /// Where the columns of a chunk with `extent` positions on its axis go, in vectors of `lanes`.

@@ -8,10 +8,9 @@
 //! [`OutputStore::row`] has the whole epilogue, for sums that no kernel stores.
 //!
 //! This file alone decides whether kernels may store into Y. A lowering asks [`Finish::is_direct`] for
-//! its plan, and for a call [`OutputStore::direct`], [`OutputStore::direct_at_first`],
-//! [`OutputStore::whole`], [`OutputStore::dest`] or [`OutputStore::pairs`]. It may go the second way
-//! anyhow. `naive`, and `depthwise-transposed` where it computes by the definition, go neither way:
-//! their sums are in f64, and are rounded once.
+//! its plan, and for a call [`OutputStore::direct`], [`OutputStore::whole`], [`OutputStore::dest`] or
+//! [`OutputStore::pairs`]. It may go the second way anyhow. `naive`, and `depthwise-transposed` where it
+//! computes by the definition, go neither way: their sums are in f64, and are rounded once.
 //!
 //! A new activation changes nothing here, unless kernels are to apply it in registers.
 
@@ -129,17 +128,10 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         Some(result)
     }
 
-    /// As [`direct`](Self::direct), for a kernel that may store an element twice. None also if Y holds
-    /// the residual, which must be read before it is overwritten.
-    #[inline(always)]
-    pub(crate) fn direct_at_first<'s, R>(
-        &'s self,
-        at: usize,
-        bias: &'s [T::Acc],
-        stores: impl IntoIterator<Item = Stores> + Clone,
-        kernel: impl FnOnce(Dest<'s, T::Acc>, Epilogue<'s, T::Acc>) -> R,
-    ) -> Option<R> {
-        if matches!(self.io.residual, Addend::Output) { None } else { self.direct(at, bias, stores, kernel) }
+    /// Whether Y holds the residual. Then a kernel may store an element only once, for it must be read
+    /// before.
+    pub(crate) fn is_residual_in_y(&self) -> bool {
+        matches!(self.io.residual, Addend::Output)
     }
 
     /// Applies the activation after the clamp, if any, to what a call has just stored in Y.

@@ -99,7 +99,8 @@ pub(crate) struct OutputPhases {
     /// The element of X that position 0 reads through the furthest tap. It may lie before X.
     pub(crate) first: isize,
     pub(crate) reach: usize,
-    /// The taps of each phase. Phases that the kernel does not reach have none.
+    /// The taps of each phase, if they are [`listed`](Self::listed). Phases that the kernel does not
+    /// reach have none.
     pub(crate) taps: Vec<Vec<Tap>>,
 }
 
@@ -112,23 +113,30 @@ impl OutputPhases {
 
     /// Counts the phases below `late` from position 1. With 0, the phases of a kernel whose size is a
     /// multiple of the stride read the same inputs, but their first output may be cropped. With
-    /// [`cropped`](Self::cropped), each phase begins with an output. Takes memory and time in proportion
-    /// to stride and kernel.
+    /// [`cropped`](Self::cropped), each phase begins with an output.
     pub(crate) fn new(axis: &Axis, late: usize) -> Self {
-        let (before, cropped) = (axis.pad_begin / axis.stride, Self::cropped(axis));
-        let source = |k: usize| {
-            let (phase, shift) = place(axis, k);
-            (phase, (before + usize::from(phase < late)) as isize - shift as isize)
-        };
-        let sources = || (0..axis.kernel).map(|k| source(k).1);
-        let (first, furthest) = (sources().min().unwrap_or(0), sources().max().unwrap_or(0));
-        let mut taps = vec![Vec::new(); axis.stride];
-        for k in 0..axis.kernel {
-            let (phase, source) = source(k);
-            taps[phase].push(Tap { k, shift: (source - first) as usize });
-        }
+        let cropped = Self::cropped(axis);
         let positions = (axis.output + cropped - late).div_ceil(axis.stride);
-        Self { axis: *axis, cropped, late, positions, first, reach: (furthest - first) as usize, taps }
+        let mut new = Self { axis: *axis, cropped, late, positions, first: 0, reach: 0, taps: Vec::new() };
+        new.first = new.source(axis.kernel - 1);
+        new.reach = (new.source(0) - new.first) as usize;
+        new
+    }
+
+    /// The element of X that position 0 reads through tap `k`. It may lie before X.
+    fn source(&self, k: usize) -> isize {
+        let Axis { stride, dilation, pad_begin, .. } = self.axis;
+        (pad_begin / stride) as isize - ((k * dilation) as isize - self.late as isize).div_euclid(stride as isize)
+    }
+
+    /// The same with the lists of taps. They take memory and time in proportion to stride and kernel.
+    pub(crate) fn listed(mut self) -> Self {
+        self.taps = vec![Vec::new(); self.axis.stride];
+        for k in 0..self.axis.kernel {
+            let shift = (self.source(k) - self.first) as usize;
+            self.taps[place(&self.axis, k).0].push(Tap { k, shift });
+        }
+        self
     }
 
     /// The output at position `v` of phase `r`. None if it is cropped.
@@ -137,8 +145,13 @@ impl OutputPhases {
         (v * self.axis.stride + r).checked_sub(self.cropped).filter(|o| *o < self.axis.output)
     }
 
-    pub(crate) fn first_output(&self, v: usize) -> usize {
+    fn first_output(&self, v: usize) -> usize {
         (v * self.axis.stride).saturating_sub(self.cropped - self.late).min(self.axis.output)
+    }
+
+    /// The outputs at some positions, of all phases.
+    pub(crate) fn outputs(&self, positions: &Range<usize>) -> Range<usize> {
+        self.first_output(positions.start)..self.first_output(positions.end)
     }
 
     /// The place of phase `r` among the outputs of a position, the cropped ones included.
@@ -176,7 +189,7 @@ mod tests {
         for (kernel, stride) in lengths(7).flat_map(|k| lengths(6).map(move |s| (k, s))) {
             for (dilation, pad_begin) in lengths(4).flat_map(|d| (0..9).map(move |p| (d, p))) {
                 let axis = Axis { input: 5, kernel, output: 23, stride, dilation, pad_begin, pad_end: 0 };
-                for phases in [0, OutputPhases::cropped(&axis)].map(|late| OutputPhases::new(&axis, late)) {
+                for phases in [0, OutputPhases::cropped(&axis)].map(|late| OutputPhases::new(&axis, late).listed()) {
                     let all = (0..phases.positions).flat_map(|v| (0..stride).map(move |r| (v, r)));
                     let mut outputs = Vec::new();
                     for (v, r, o) in all.filter_map(|(v, r)| phases.output(v, r).map(|o| (v, r, o))) {

@@ -101,13 +101,6 @@ impl Machine {
         self.l2_bytes.min(MOST_BLOCK_L2_BYTES)
     }
 
-    /// Up to so many bytes of Y are still in the caches when a run, or the reader of Y, gets there. A
-    /// larger Y is prefetched, or written past the caches. An absolute size, because it was not measured
-    /// with other caches.
-    pub(crate) fn near_y_bytes(&self) -> usize {
-        4 << 20
-    }
-
     /// The instruction set of the kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {
@@ -142,6 +135,10 @@ const LEAST_BYTES: usize = 4 << 10;
 const MOST_BYTES: usize = 1 << 30;
 /// Bytes of the level 2 cache that blocks are made for, at most: see [`Machine::block_l2_bytes`].
 const MOST_BLOCK_L2_BYTES: usize = 1 << 20;
+/// Up to so many bytes of Y are still in the caches when a run, or the reader of Y, gets there. A larger
+/// Y is prefetched, or written past the caches. An absolute size, because it was not measured with other
+/// caches.
+pub(crate) const NEAR_Y_BYTES: usize = 4 << 20;
 /// Bounds of rates, latency and clock, within which estimates stay finite.
 const LEAST_RATE: f64 = 0.001;
 const MOST_RATE: f64 = 1000.0;

@@ -38,6 +38,12 @@ impl Item {
     pub(crate) const TASKS: Self = Self(Kind::Calls, 300.0);
     /// Calls of micro-kernels: arguments, checks of lengths, and the start of the pipeline.
     pub(crate) const KERNEL_CALLS: Self = Self(Kind::Calls, 10.0);
+    /// Calls for the products of a value of Winograd's tiles: tiles and filters of each value are
+    /// elsewhere.
+    pub(crate) const VALUE_CALLS: Self = Self(Kind::Calls, 15.0);
+    /// Calls of `depthwise` that copy a unit's input into planes, and that transpose it.
+    pub(crate) const UNIT_COPY_CALLS: Self = Self(Kind::Calls, 20.0);
+    pub(crate) const UNIT_GATHER_CALLS: Self = Self(Kind::Calls, 60.0);
     /// Calls of Winograd's transforms: for each channel of a block, and for each row of tiles and
     /// vector of output channels.
     pub(crate) const TRANSFORM_CALLS: Self = Self(Kind::Calls, 100.0);

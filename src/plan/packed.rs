@@ -9,8 +9,9 @@ use core::ops::Range;
 
 use convoke_kernels::Isa;
 
+use super::Method;
 use super::memory::PackedMemory;
-use crate::conv::contract::{Lowering, Recipe};
+use crate::conv::contract::Recipe;
 use crate::conv::layout::WeightLayout;
 use crate::element::{Element, all_finite};
 use crate::error::Error;
@@ -32,6 +33,15 @@ impl Format {
         let layer = LayerOfWeights::new::<T>(geometry, isa);
         Self { layer, layout: recipe.layout.clone(), len: recipe.packed_len }
     }
+}
+
+/// The formats of weights for all taps and, if they are packed too, for the visible taps with their
+/// ranges.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Formats {
+    pub(crate) whole: Format,
+    pub(crate) visible: Option<(Vec<Range<usize>>, Format)>,
 }
 
 /// The part that the caller's layer determines.
@@ -118,15 +128,10 @@ pub(crate) struct Packing<T: Element> {
 }
 
 impl<T: Element> Packing<T> {
-    /// Packs W as a lowering's recipe says.
-    pub(crate) fn new(
-        lowering: &dyn Lowering<T>,
-        recipe: &Recipe,
-        format: &Format,
-        w: &[T],
-        bias: Vec<T::Acc>,
-    ) -> Result<Self, Error> {
-        let len = recipe.packed_len;
+    /// Packs W by a method.
+    pub(super) fn new(method: &Method<T>, w: &[T], bias: Vec<T::Acc>) -> Result<Self, Error> {
+        let Method { format, lowering, .. } = method;
+        let len = format.len;
         let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.layer.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
@@ -206,6 +211,12 @@ impl<T: Element> PackedWeights<T> {
     pub fn layout(&self) -> String {
         let packing = self.parts.visible.as_ref().map_or(&self.parts.whole, |visible| &visible.packing);
         format!("{}", packing.format.layout)
+    }
+
+    pub(super) fn formats(&self) -> Formats {
+        let PackedParts { whole, visible } = &*self.parts;
+        let visible = visible.as_ref().map(|visible| (visible.taps.clone(), visible.packing.format.clone()));
+        Formats { whole: whole.format.clone(), visible }
     }
 
     /// Bytes of memory that they take.

@@ -5,13 +5,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use convoke_kernels::isa::Absence;
 use spin::Once;
 
 use super::explain::Estimate;
-use super::packed::{Format, LayerOfWeights};
+use super::packed::{Format, Formats, LayerOfWeights};
 use super::tune::TuningKey;
 use super::visible::VisibleTaps;
 use super::{Method, PackedWeights, Plan, Tuning};
@@ -52,7 +51,8 @@ pub struct Planner {
     threads: usize,
     separates_images: bool,
     activation: Activation,
-    packed: Option<PackedFor>,
+    /// Of weights that are packed already.
+    packed: Option<Formats>,
     tuning: Arc<Tuning>,
 }
 
@@ -86,14 +86,6 @@ impl Wish {
     fn is_binding(self) -> bool {
         matches!(self, Self::Force(_) | Self::Exact)
     }
-}
-
-/// The formats of weights that are packed already: for all taps, and, if they were packed too, for the
-/// visible taps with their ranges.
-#[derive(Debug, Clone)]
-struct PackedFor {
-    whole: Format,
-    visible: Option<(Vec<Range<usize>>, Format)>,
 }
 
 impl Default for Planner {
@@ -252,14 +244,7 @@ impl Planner {
     /// ```
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.machine = self.machine.map(|machine| machine.with_isa(packed.parts.whole.format.layer.isa));
-        self.packed = Some(PackedFor {
-            whole: packed.parts.whole.format.clone(),
-            visible: packed
-                .parts
-                .visible
-                .as_ref()
-                .map(|visible| (visible.taps.clone(), visible.packing.format.clone())),
-        });
+        self.packed = Some(packed.formats());
         self
     }
 
@@ -317,7 +302,7 @@ impl Planner {
 
     /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a
     /// limit that suffices changes nothing.
-    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&PackedFor>) -> Result<Picked<T>, Refusal> {
+    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Formats>) -> Result<Picked<T>, Refusal> {
         match self.picks_within(layer, packed, usize::MAX) {
             Ok(picks) if self.bytes(&picks.run().recipe) <= self.workspace_limit => Ok(picks),
             _ => self.picks_within(layer, packed, self.workspace_limit),
@@ -327,7 +312,7 @@ impl Planner {
     fn picks_within<T: Element>(
         &self,
         layer: &Layer<'_>,
-        packed: Option<&PackedFor>,
+        packed: Option<&Formats>,
         limit: usize,
     ) -> Result<Picked<T>, Refusal> {
         let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
@@ -337,7 +322,7 @@ impl Planner {
             let layer = Layer { geometry: &taps.geometry, ..*layer };
             let Some(packed) = packed else {
                 let pick = self.choose(&layer, None, limit).ok()?;
-                return (pick.cost() < whole.cost()).then_some((taps, pick));
+                return (pick.cost < whole.cost).then_some((taps, pick));
             };
             let (_, format) = packed.visible.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
             // For a single output position, its stride counts as 1.
@@ -377,17 +362,14 @@ impl Planner {
 
     /// Takes the cheapest offer within a limit of the workspace, and builds it. If weights are packed
     /// already, it reads these.
-    fn choose<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Format>, limit: usize) -> Result<Pick<T>, Refusal> {
+    fn choose<T: Element>(
+        &self,
+        layer: &Layer<'_>,
+        packed: Option<&Format>,
+        limit: usize,
+    ) -> Result<Method<T>, Refusal> {
         let &Layer { geometry, machine } = layer;
-        let request = Request::<T> {
-            geometry,
-            machine,
-            threads: self.threads,
-            activation: self.activation.lower(),
-            accuracy: self.accuracy,
-            task_bytes: limit / self.threads,
-            layout: packed.map(|format| &format.layout),
-        };
+        let request = self.request::<T>(layer, limit, packed.map(|format| &format.layout));
         let wish = match (self.algorithm, packed) {
             (_, Some(format)) if format.layout == WeightLayout::Exact => Wish::Exact,
             (Some(algorithm), _) => Wish::Force(algorithm),
@@ -398,7 +380,7 @@ impl Planner {
             }
         };
         let Answers { estimates, best, too_large } = self.ask(&request, wish, limit);
-        let Some((index, Offer { recipe, build })) = best else {
+        let Some((index, offer)) = best else {
             if let Some(bytes) = too_large {
                 let reason = format!("needs at least {bytes} bytes of workspace, the limit is {limit}");
                 return Err(Refusal { kind: ErrorKind::Workspace, reason });
@@ -418,14 +400,25 @@ impl Planner {
         };
         // As the layout is the same, only a forged file has another number of values.
         if let Some(format) = packed
-            && format.len != recipe.packed_len
+            && format.len != offer.recipe.packed_len
         {
-            let reason = format!("the weights have {} values, the plan needs {}", format.len, recipe.packed_len);
+            let reason = format!("the weights have {} values, the plan needs {}", format.len, offer.recipe.packed_len);
             return Err(Refusal { kind: ErrorKind::PackedMismatch, reason });
         }
-        let is_measured = wish.prefers(estimates[index].algorithm);
-        let lowering = tasks(build(), &recipe, geometry);
-        Ok(Pick { index, estimates, is_measured, recipe, lowering })
+        let algorithm = estimates[index].algorithm;
+        Ok(Method { estimates, is_measured: wish.prefers(algorithm), ..layer.method(algorithm, offer) })
+    }
+
+    /// What lowerings are asked for, with a limit of the workspace.
+    fn request<'a, T: Element>(
+        &self,
+        layer: &Layer<'a>,
+        limit: usize,
+        layout: Option<&'a WeightLayout>,
+    ) -> Request<'a, T> {
+        let &Self { threads, accuracy, .. } = self;
+        let (&Layer { geometry, machine }, activation) = (layer, self.activation.lower());
+        Request { geometry, machine, threads, activation, accuracy, task_bytes: limit / threads, layout }
     }
 
     fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish, limit: usize) -> Answers<'a, T> {
@@ -454,6 +447,12 @@ impl Planner {
             answers.estimates.push(Estimate { algorithm, cost });
         }
         answers
+    }
+
+    /// The loops of the definition, which no limit and no choice excludes.
+    fn exact<T: Element>(&self, layer: &Layer<'_>) -> Method<T> {
+        let request = self.request(layer, usize::MAX, Some(&WeightLayout::Exact));
+        layer.method(Algorithm::NAIVE, exact::offer(&request))
     }
 
     /// An offer, if its scratch for all threads is within the limit. `too_large` keeps the least number
@@ -487,13 +486,8 @@ impl Planner {
         machine: &Machine,
         picks: Picked<T>,
     ) -> Plan<T> {
-        let isa = machine.isa();
-        let whole = picks.whole.method(&at_once, isa);
-        let visible = picks.visible.map(|(taps, choice)| {
-            let method = choice.method(&taps.geometry, isa);
-            (taps, method)
-        });
-        let exact = Method::exact(&at_once, machine, self.threads, self.activation);
+        let Picked { whole, visible } = picks;
+        let exact = self.exact(&Layer { geometry: &at_once, machine });
         Plan {
             geometry,
             at_once,
@@ -501,7 +495,7 @@ impl Planner {
             visible,
             exact,
             threads: self.threads,
-            is_runnable: isa.is_available(),
+            is_runnable: machine.isa().is_available(),
             machine: machine.clone(),
             explanation: Once::new(),
         }
@@ -516,32 +510,6 @@ fn unreadable(layout: &WeightLayout, estimates: &[Estimate]) -> String {
     let reason = own.filter_map(|estimate| estimate.cost.as_ref().err()).find(|reason| **reason != layout.mismatch());
     let reason = reason.map_or(String::new(), |reason| format!("; {} cannot: {reason}", layout.algorithm()));
     format!("no algorithm can use the weights, which are packed {layout}{reason}")
-}
-
-impl<T: Element> Method<T> {
-    /// The loops of the definition, which no limit and no choice excludes.
-    pub(super) fn exact(geometry: &Geometry, machine: &Machine, threads: usize, activation: Activation) -> Self {
-        let (activation, accuracy) = (activation.lower(), Accuracy::Strict);
-        let request = Request::<T> {
-            geometry,
-            machine,
-            threads,
-            activation,
-            accuracy,
-            task_bytes: usize::MAX,
-            layout: Some(&WeightLayout::Exact),
-        };
-        let Offer { recipe, build } = exact::offer(&request);
-        Self {
-            algorithm: Algorithm::NAIVE,
-            format: Format::new::<T>(geometry, machine.isa(), &recipe),
-            lowering: tasks(build(), &recipe, geometry),
-            cost: machine.nanoseconds(&recipe.work),
-            recipe,
-            estimates: Vec::new(),
-            is_measured: false,
-        }
-    }
 }
 
 /// Elements of Y, and tasks, up to which debug builds check each element of a new plan.
@@ -572,15 +540,30 @@ struct Refusal {
     reason: String,
 }
 
+impl Layer<'_> {
+    /// The method of an offer, as if it were the only one.
+    fn method<T: Element>(&self, algorithm: Algorithm, Offer { recipe, build }: Offer<'_, T>) -> Method<T> {
+        Method {
+            algorithm,
+            format: Format::new::<T>(self.geometry, self.machine.isa(), &recipe),
+            lowering: tasks(build(), &recipe, self.geometry),
+            cost: self.machine.nanoseconds(&recipe.work),
+            recipe,
+            estimates: Vec::new(),
+            is_measured: false,
+        }
+    }
+}
+
 /// The picks for all taps, and for the visible ones if these are not all.
 struct Picked<T: Element> {
-    whole: Pick<T>,
-    visible: Option<(VisibleTaps, Pick<T>)>,
+    whole: Method<T>,
+    visible: Option<(VisibleTaps, Method<T>)>,
 }
 
 impl<T: Element> Picked<T> {
     /// The pick that runs.
-    fn run(&self) -> &Pick<T> {
+    fn run(&self) -> &Method<T> {
         self.visible.as_ref().map_or(&self.whole, |(_, visible)| visible)
     }
 }
@@ -592,28 +575,4 @@ struct Answers<'a, T: Element> {
     best: Option<(usize, Offer<'a, T>)>,
     /// The least bytes of workspace of the offers that exceed the limit.
     too_large: Option<usize>,
-}
-
-/// The pick among the candidates.
-struct Pick<T: Element> {
-    index: usize,
-    estimates: Vec<Estimate>,
-    is_measured: bool,
-    recipe: Recipe,
-    lowering: Tasks<dyn Lowering<T>>,
-}
-
-impl<T: Element> Pick<T> {
-    /// Estimated time on one core, in nanoseconds.
-    fn cost(&self) -> f64 {
-        *self.estimates[self.index].cost.as_ref().expect("the pick was offered")
-    }
-
-    /// The method. `geometry` and `isa` are those of its request.
-    fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
-        let (algorithm, cost) = (self.estimates[self.index].algorithm, self.cost());
-        let Self { estimates, is_measured, recipe, lowering, .. } = self;
-        let format = Format::new::<T>(geometry, isa, &recipe);
-        Method { algorithm, format, lowering, recipe, cost, estimates, is_measured }
-    }
 }

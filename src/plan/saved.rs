@@ -25,11 +25,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use bytemuck::Pod;
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, PackedParts, PackedVisible, Packing};
+use super::packed::{Format, Formats, PackedParts, PackedVisible, Packing};
 use super::{Method, PackedWeights, Plan};
 use crate::conv::layout::WeightLayout;
 use crate::element::{Element, all_finite};
@@ -48,13 +47,8 @@ const HEAD: usize = 24;
 
 const LINE: usize = size_of::<Line>();
 
-#[derive(PartialEq, Serialize, Deserialize)]
-struct Description {
-    whole: Format,
-    visible: Option<(Vec<Range<usize>>, Format)>,
-}
-
-impl Description {
+/// The description of packed weights.
+impl Formats {
     fn encoded(&self) -> Result<Vec<u8>, Error> {
         let Ok(encoded) = postcard::to_allocvec(self) else {
             bail!(OutOfMemory, "packed weights: the description of their layout cannot be allocated");
@@ -82,7 +76,7 @@ struct FileParts<'a> {
 impl<'a> FileParts<'a> {
     /// Clears `bytes`, writes all that precedes the values except the checksum, and returns the parts
     /// behind.
-    fn behind(description: &Description, bytes: &'a mut [u8]) -> Result<Self, Error> {
+    fn behind(description: &Formats, bytes: &'a mut [u8]) -> Result<Self, Error> {
         let encoded = description.encoded()?;
         bytes.fill(0);
         let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
@@ -203,21 +197,21 @@ impl<T: Element> Plan<T> {
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
-        if packed.description() != description {
+        if packed.formats() != description {
             bail!(InvalidPacked, "{op}: the memory for packed weights does not keep what is written");
         }
         Ok(packed)
     }
 
     /// The description of finite weights.
-    fn description(&self) -> Description {
+    fn description(&self) -> Formats {
         let visible = self.visible.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
-        Description { whole: self.whole.format.clone(), visible }
+        Formats { whole: self.whole.format.clone(), visible }
     }
 
     /// The description of weights that are not all finite.
-    fn exact_description(&self) -> Description {
-        Description { whole: self.exact.format.clone(), visible: None }
+    fn exact_description(&self) -> Formats {
+        Formats { whole: self.exact.format.clone(), visible: None }
     }
 }
 
@@ -245,7 +239,7 @@ impl<T: Element> PackedWeights<T> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let packings = [Some(&self.parts.whole), self.parts.visible.as_ref().map(|visible| &visible.packing)];
-        let description = self.description();
+        let description = self.formats();
         let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
         bytes.resize(len, 0);
@@ -288,11 +282,6 @@ impl<T: Element> PackedWeights<T> {
             bail!(InvalidPacked, "packed weights: they begin {misaligned} bytes behind a multiple of {LINE}");
         }
         Self::read(bytes, |range| Ok(PackedMemory::Shared(SharedLines::new(owner.clone(), range))))
-    }
-
-    fn description(&self) -> Description {
-        let visible = self.parts.visible.as_ref().map(|visible| (visible.taps.clone(), visible.packing.format.clone()));
-        Description { whole: self.parts.whole.format.clone(), visible }
     }
 
     /// Reads weights whose values at some bytes become what `memory` returns.
@@ -344,7 +333,7 @@ fn copied<V: Pod>(bytes: &[u8]) -> Result<Vec<V>, Error> {
 }
 
 /// The description and where it ends, if the bytes are what was written.
-fn checked(bytes: &[u8]) -> Result<(Description, usize), Error> {
+fn checked(bytes: &[u8]) -> Result<(Formats, usize), Error> {
     let len = bytes.len();
     let Some((head, body)) = bytes.split_at_checked(HEAD) else {
         bail!(InvalidPacked, "packed weights: {len} bytes are too few");

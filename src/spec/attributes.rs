@@ -1,11 +1,11 @@
-//! The attributes that Conv and ConvTranspose share, as given, and their checks.
+//! The attributes of Conv and ConvTranspose, as given, and their checks.
 
 use alloc::vec::Vec;
 
 use super::axis::{AxisName, UnpaddedAxis, narrow};
-use super::geometry::Layout;
+use super::geometry::{Geometry, Layout};
 use super::op::{MAX_SIZE, Op};
-use super::padding::{AutoPad, Pads};
+use super::padding::{self, AutoPad, Pads};
 use crate::error::{Error, bail};
 
 /// The newest version of both operators.
@@ -23,6 +23,9 @@ pub(super) struct Attributes {
     pub(super) kernel_shape: Option<Vec<i64>>,
     pub(super) pads: Option<Vec<i64>>,
     pub(super) strides: Option<Vec<i64>>,
+    /// Of ConvTranspose alone.
+    pub(super) output_padding: Option<Vec<i64>>,
+    pub(super) output_shape: Option<Vec<i64>>,
     /// Of X and Y. No attribute of ONNX, but the caller's.
     pub(super) layouts: [Layout; 2],
 }
@@ -39,6 +42,8 @@ impl Attributes {
             kernel_shape: None,
             pads: None,
             strides: None,
+            output_padding: None,
+            output_shape: None,
             layouts: [Layout::ChannelsFirst; 2],
         }
     }
@@ -56,9 +61,51 @@ impl Attributes {
         }
     }
 
+    /// Checks everything against X's shape, and computes every size.
+    pub(super) fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+        self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
+    }
+
+    fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+        self.since_version()?;
+        let [x_layout, y_layout] = self.layouts;
+        let (spatial, op) = (self.spatial_rank(x_shape)?, self.op);
+        let group = self.group()?;
+        let out_channels = match op {
+            Op::Conv => self.conv_channels(x_shape[1], group)?,
+            Op::ConvTranspose => self.transposed_channels(x_shape[1], group)?,
+        };
+        let unpadded = self.unpadded(x_shape)?;
+        let pads = self.pads(spatial)?;
+        let output_padding = self.checked_output_padding(&unpadded)?;
+        let output_shape = self.checked_output_shape(x_shape[0], out_channels, spatial)?;
+        let axis = |i: usize| match op {
+            Op::Conv => padding::conv_axis(&unpadded[i], self.auto_pad, pads[i]),
+            Op::ConvTranspose => {
+                let output = output_shape.as_ref().map(|shape| shape[i]);
+                padding::transposed_axis(&unpadded[i], self.auto_pad, pads[i], output_padding[i], output)
+            }
+        };
+        let axes = (0..spatial).map(axis).collect::<Result<_, _>>()?;
+        let (batch, in_channels) = (x_shape[0], x_shape[1]);
+        Geometry { op, batch, group, in_channels, out_channels, axes, x_layout, y_layout }.bounded()
+    }
+
+    /// The error of an X and a W. It says so if they fit when they are exchanged, and what is given as X
+    /// has more images than W has filters. Otherwise padding is more likely to be what lacks.
+    fn hinted(&self, error: Error, x_shape: &[usize]) -> Error {
+        let exchanged = Self { weight_shape: x_shape.into(), ..self.clone() };
+        match exchanged.checked(&self.weight_shape) {
+            Ok(_) if x_shape[0] > self.weight_shape[0] => {
+                Error::new(error.kind(), alloc::format!("{error}; X and W fit if they are exchanged"))
+            }
+            _ => error,
+        }
+    }
+
     /// Checks the ranks of X and W, and that all dimensions fit `isize`. Returns the number of
     /// spatial axes, which is at least 1.
-    pub(super) fn spatial_rank(&self, x_shape: &[usize]) -> Result<usize, Error> {
+    fn spatial_rank(&self, x_shape: &[usize]) -> Result<usize, Error> {
         let (op, w_shape) = (self.op, &self.weight_shape);
         if x_shape.len() < 3 {
             bail!(InvalidShape, "{op}: X must have at least 3 dimensions (N, C, D1, ...), got shape {x_shape:?}");
@@ -80,12 +127,12 @@ impl Attributes {
     }
 
     /// The attribute `group`, at least 1.
-    pub(super) fn group(&self) -> Result<usize, Error> {
+    fn group(&self) -> Result<usize, Error> {
         at_least(1, "group", self.group, format_args!("{}", self.op))
     }
 
     /// Kernel, stride and dilation of every spatial axis, checked.
-    pub(super) fn unpadded(&self, x_shape: &[usize]) -> Result<Vec<UnpaddedAxis>, Error> {
+    fn unpadded(&self, x_shape: &[usize]) -> Result<Vec<UnpaddedAxis>, Error> {
         let spatial = x_shape.len() - 2;
         let kernel = self.list("kernel_shape", self.kernel_shape.as_deref(), spatial)?;
         let strides = self.list("strides", self.strides.as_deref(), spatial)?;
@@ -113,7 +160,7 @@ impl Attributes {
 
     /// The `pads` of every spatial axis; zero if the attribute is absent. If `auto_pad` is not
     /// NOTSET, only zeros are accepted.
-    pub(super) fn pads(&self, spatial: usize) -> Result<Vec<Pads>, Error> {
+    fn pads(&self, spatial: usize) -> Result<Vec<Pads>, Error> {
         let op = self.op;
         let Some(pads) = self.pads.as_deref() else {
             return Ok(alloc::vec![Pads::default(); spatial]);
@@ -139,14 +186,109 @@ impl Attributes {
         (0..spatial).map(|i| Ok(Pads { begin: pad(i)?, end: pad(i + spatial)? })).collect()
     }
 
+    /// Conv: checks the channels of X and W. Returns M, the output channels of all groups.
+    fn conv_channels(&self, c: usize, group: usize) -> Result<usize, Error> {
+        let [m, per_group] = [self.weight_shape[0], self.weight_shape[1]];
+        match per_group.checked_mul(group) {
+            None => bail!(Overflow, "Conv: W's axis 1 ({per_group}) * group ({group}) exceeds the address space"),
+            Some(product) if product != c => bail!(
+                InvalidShape,
+                "Conv: X has C = {c} channels (axis 1), W's axis 1 ({per_group}) * group ({group}) is {product}, \
+                 must be equal; W's order is (M, C/group, kernel)"
+            ),
+            Some(_) if !m.is_multiple_of(group) => {
+                bail!(InvalidShape, "Conv: W's axis 0, M = {m}, must be a multiple of group ({group})")
+            }
+            Some(_) => Ok(m),
+        }
+    }
+
+    /// The same for ConvTranspose.
+    fn transposed_channels(&self, c: usize, group: usize) -> Result<usize, Error> {
+        let [w_c, per_group] = [self.weight_shape[0], self.weight_shape[1]];
+        if w_c != c {
+            bail!(
+                InvalidShape,
+                "ConvTranspose: X has C = {c} channels (axis 1), W has {w_c} (axis 0), must be equal; W's order is (C, M/group, kernel)"
+            );
+        }
+        if !c.is_multiple_of(group) {
+            bail!(InvalidShape, "ConvTranspose: X's axis 1, C = {c}, must be a multiple of group ({group})");
+        }
+        match per_group.checked_mul(group).filter(|&m| m <= MAX_SIZE) {
+            Some(m) => Ok(m),
+            None => bail!(
+                Overflow,
+                "ConvTranspose: M = W's axis 1 ({per_group}) * group ({group}) exceeds the address space"
+            ),
+        }
+    }
+
+    fn checked_output_padding(&self, unpadded: &[UnpaddedAxis]) -> Result<Vec<usize>, Error> {
+        let list = self.list("output_padding", self.output_padding.as_deref(), unpadded.len())?;
+        let Some(list) = list else {
+            return Ok(alloc::vec![0; unpadded.len()]);
+        };
+        unpadded
+            .iter()
+            .zip(list)
+            .map(|(unpadded, &value)| {
+                let size = at_least(0, "output_padding", value, format_args!("{}", unpadded.name()))?;
+                let limit = unpadded.stride.max(unpadded.dilation);
+                if size >= limit {
+                    bail!(
+                        InvalidAttribute,
+                        "{}: output_padding {size} must be less than max(stride {}, dilation {}) = {limit}",
+                        unpadded.name(),
+                        unpadded.stride,
+                        unpadded.dilation
+                    );
+                }
+                Ok(size)
+            })
+            .collect()
+    }
+
+    /// The spatial entries of `output_shape`, checked.
+    fn checked_output_shape(&self, n: usize, m: usize, spatial: usize) -> Result<Option<Vec<usize>>, Error> {
+        let Some(list) = self.output_shape.as_deref() else {
+            return Ok(None);
+        };
+        let sizes = match list.len().checked_sub(spatial) {
+            Some(0) => list,
+            Some(2) => {
+                for (letter, given, size) in [("N", list[0], n), ("M", list[1], m)] {
+                    if usize::try_from(given) != Ok(size) {
+                        bail!(
+                            InvalidAttribute,
+                            "ConvTranspose: output_shape {list:?} has {} entries and names {letter} = {given}, \
+                             must be {size}",
+                            list.len()
+                        );
+                    }
+                }
+                &list[2..]
+            }
+            _ => bail!(
+                InvalidAttribute,
+                "ConvTranspose: output_shape {list:?} has {} entries, must have one per spatial axis of X \
+                 ({spatial}), or N and M before those",
+                list.len()
+            ),
+        };
+        sizes
+            .iter()
+            .enumerate()
+            .map(|(index, &size)| {
+                at_least(1, "output_shape", size, format_args!("{}", AxisName { op: Op::ConvTranspose, index }))
+            })
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
     /// The list, which must have one entry per spatial axis, or none if the attribute is absent.
     /// An empty list is not absent: its length is wrong.
-    pub(super) fn list<'a>(
-        &self,
-        name: &str,
-        list: Option<&'a [i64]>,
-        spatial: usize,
-    ) -> Result<Option<&'a [i64]>, Error> {
+    fn list<'a>(&self, name: &str, list: Option<&'a [i64]>, spatial: usize) -> Result<Option<&'a [i64]>, Error> {
         match list {
             Some(list) if list.len() != spatial => bail!(
                 InvalidAttribute,
@@ -160,12 +302,7 @@ impl Attributes {
 }
 
 /// An attribute's value as a size, which must be at least `minimum`.
-pub(super) fn at_least(
-    minimum: i64,
-    attribute: &str,
-    value: i64,
-    place: core::fmt::Arguments<'_>,
-) -> Result<usize, Error> {
+fn at_least(minimum: i64, attribute: &str, value: i64, place: core::fmt::Arguments<'_>) -> Result<usize, Error> {
     if value < minimum {
         bail!(InvalidAttribute, "{place}: {attribute} is {value}, must be at least {minimum}");
     }
@@ -244,18 +381,19 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// The error of an X and a W. It says so if they fit when they are exchanged, and what is
-            /// given as X has more images than W has filters. Otherwise padding is more likely to be
-            /// what lacks.
-            fn hinted(&self, error: Error, x_shape: &[usize]) -> Error {
-                let mut exchanged = self.clone();
-                let w_shape = core::mem::replace(&mut exchanged.attributes.weight_shape, x_shape.into());
-                match exchanged.checked(&w_shape) {
-                    Ok(_) if x_shape[0] > w_shape[0] => {
-                        Error::new(error.kind(), alloc::format!("{error}; X and W fit if they are exchanged"))
-                    }
-                    _ => error,
-                }
+            /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
+            /// every size.
+            ///
+            /// An empty batch and no channels (C = 0 or M = 0) are allowed, and so is a spatial axis of 0
+            /// elements if its size in Y is positive.
+            ///
+            /// # Errors
+            /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
+            /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
+            /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y would
+            /// be empty) and [`Overflow`](crate::ErrorKind::Overflow).
+            pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+                self.attributes.geometry(x_shape)
             }
 
             /// The shape of W, as given.

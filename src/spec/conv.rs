@@ -6,8 +6,8 @@ use super::attributes::{Attributes, shared_attributes};
 use super::dtype::DType;
 use super::geometry::{Geometry, Layout};
 use super::op::Op;
-use super::padding::{self, AutoPad};
-use crate::error::{Error, bail};
+use super::padding::AutoPad;
+use crate::error::Error;
 
 /// ONNX `Conv`: W's shape, and the attributes by their ONNX names.
 ///
@@ -44,64 +44,6 @@ impl Conv {
     #[must_use]
     pub fn new(w_shape: impl Into<Vec<usize>>) -> Self {
         Self { attributes: Attributes::new(Op::Conv, w_shape.into()) }
-    }
-
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
-    /// every size.
-    ///
-    /// An empty batch, no channels (C = 0 or M = 0), and spatial axes of 0 elements with enough
-    /// padding are allowed.
-    ///
-    /// # Errors
-    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
-    /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or the padded input
-    /// is smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
-    pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
-    }
-
-    fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        let a = &self.attributes;
-        a.since_version()?;
-        let [x_layout, y_layout] = a.layouts;
-        let spatial = a.spatial_rank(x_shape)?;
-        let group = a.group()?;
-        self.check_channels(x_shape[1], group)?;
-        let unpadded = a.unpadded(x_shape)?;
-        let pads = a.pads(spatial)?;
-        let axes = unpadded
-            .iter()
-            .zip(pads)
-            .map(|(unpadded, pads)| padding::conv_axis(unpadded, a.auto_pad, pads))
-            .collect::<Result<_, _>>()?;
-        Geometry {
-            op: Op::Conv,
-            batch: x_shape[0],
-            group,
-            in_channels: x_shape[1],
-            out_channels: a.weight_shape[0],
-            axes,
-            x_layout,
-            y_layout,
-        }
-        .bounded()
-    }
-
-    fn check_channels(&self, c: usize, group: usize) -> Result<(), Error> {
-        let [m, per_group] = [self.attributes.weight_shape[0], self.attributes.weight_shape[1]];
-        match per_group.checked_mul(group) {
-            None => bail!(Overflow, "Conv: W's axis 1 ({per_group}) * group ({group}) exceeds the address space"),
-            Some(product) if product != c => bail!(
-                InvalidShape,
-                "Conv: X has C = {c} channels (axis 1), W's axis 1 ({per_group}) * group ({group}) is {product}, \
-                 must be equal; W's order is (M, C/group, kernel)"
-            ),
-            Some(_) if !m.is_multiple_of(group) => {
-                bail!(InvalidShape, "Conv: W's axis 0, M = {m}, must be a multiple of group ({group})")
-            }
-            Some(_) => Ok(()),
-        }
     }
 }
 

@@ -2,13 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::attributes::{Attributes, at_least, shared_attributes};
-use super::axis::{AxisName, UnpaddedAxis};
+use super::attributes::{Attributes, shared_attributes};
 use super::dtype::DType;
 use super::geometry::{Geometry, Layout};
-use super::op::{MAX_SIZE, Op};
-use super::padding::{self, AutoPad};
-use crate::error::{Error, bail};
+use super::op::Op;
+use super::padding::AutoPad;
+use crate::error::Error;
 
 /// ONNX `ConvTranspose`: W's shape, and the attributes by their ONNX names.
 ///
@@ -43,8 +42,6 @@ use crate::error::{Error, bail};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvTranspose {
     pub(super) attributes: Attributes,
-    output_padding: Option<Vec<i64>>,
-    output_shape: Option<Vec<i64>>,
 }
 
 impl ConvTranspose {
@@ -52,11 +49,7 @@ impl ConvTranspose {
     /// default.
     #[must_use]
     pub fn new(w_shape: impl Into<Vec<usize>>) -> Self {
-        Self {
-            attributes: Attributes::new(Op::ConvTranspose, w_shape.into()),
-            output_padding: None,
-            output_shape: None,
-        }
+        Self { attributes: Attributes::new(Op::ConvTranspose, w_shape.into()) }
     }
 
     /// The attribute `output_padding`: extra elements at the end of the natural size, one number
@@ -64,7 +57,7 @@ impl ConvTranspose {
     /// if not called.
     #[must_use]
     pub fn output_padding(mut self, output_padding: impl Into<Vec<i64>>) -> Self {
-        self.output_padding = Some(output_padding.into());
+        self.attributes.output_padding = Some(output_padding.into());
         self
     }
 
@@ -75,136 +68,8 @@ impl ConvTranspose {
     /// and M.
     #[must_use]
     pub fn output_shape(mut self, output_shape: impl Into<Vec<i64>>) -> Self {
-        self.output_shape = Some(output_shape.into());
+        self.attributes.output_shape = Some(output_shape.into());
         self
-    }
-
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
-    /// every size.
-    ///
-    /// An empty batch and no channels (C = 0 or M = 0) are allowed, and so is a spatial axis of 0
-    /// elements if its size in Y is positive.
-    ///
-    /// # Errors
-    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
-    /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y is
-    /// empty) and [`Overflow`](crate::ErrorKind::Overflow).
-    pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
-    }
-
-    fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        let a = &self.attributes;
-        a.since_version()?;
-        let [x_layout, y_layout] = a.layouts;
-        let spatial = a.spatial_rank(x_shape)?;
-        let group = a.group()?;
-        let out_channels = self.check_channels(x_shape[1], group)?;
-        let unpadded = a.unpadded(x_shape)?;
-        let pads = a.pads(spatial)?;
-        let output_padding = self.checked_output_padding(&unpadded)?;
-        let output_shape = self.checked_output_shape(x_shape[0], out_channels, spatial)?;
-        let axes = (0..spatial)
-            .map(|i| {
-                let output = output_shape.as_ref().map(|shape| shape[i]);
-                padding::transposed_axis(&unpadded[i], a.auto_pad, pads[i], output_padding[i], output)
-            })
-            .collect::<Result<_, _>>()?;
-        Geometry {
-            op: Op::ConvTranspose,
-            batch: x_shape[0],
-            group,
-            in_channels: x_shape[1],
-            out_channels,
-            axes,
-            x_layout,
-            y_layout,
-        }
-        .bounded()
-    }
-
-    /// Checks the channels of X and W. Returns M, the output channels of all groups.
-    fn check_channels(&self, c: usize, group: usize) -> Result<usize, Error> {
-        let [w_c, per_group] = [self.attributes.weight_shape[0], self.attributes.weight_shape[1]];
-        if w_c != c {
-            bail!(
-                InvalidShape,
-                "ConvTranspose: X has C = {c} channels (axis 1), W has {w_c} (axis 0), must be equal; W's order is (C, M/group, kernel)"
-            );
-        }
-        if !c.is_multiple_of(group) {
-            bail!(InvalidShape, "ConvTranspose: X's axis 1, C = {c}, must be a multiple of group ({group})");
-        }
-        match per_group.checked_mul(group).filter(|&m| m <= MAX_SIZE) {
-            Some(m) => Ok(m),
-            None => bail!(
-                Overflow,
-                "ConvTranspose: M = W's axis 1 ({per_group}) * group ({group}) exceeds the address space"
-            ),
-        }
-    }
-
-    fn checked_output_padding(&self, unpadded: &[UnpaddedAxis]) -> Result<Vec<usize>, Error> {
-        let list = self.attributes.list("output_padding", self.output_padding.as_deref(), unpadded.len())?;
-        let Some(list) = list else {
-            return Ok(alloc::vec![0; unpadded.len()]);
-        };
-        unpadded
-            .iter()
-            .zip(list)
-            .map(|(unpadded, &value)| {
-                let size = at_least(0, "output_padding", value, format_args!("{}", unpadded.name()))?;
-                let limit = unpadded.stride.max(unpadded.dilation);
-                if size >= limit {
-                    bail!(
-                        InvalidAttribute,
-                        "{}: output_padding {size} must be less than max(stride {}, dilation {}) = {limit}",
-                        unpadded.name(),
-                        unpadded.stride,
-                        unpadded.dilation
-                    );
-                }
-                Ok(size)
-            })
-            .collect()
-    }
-
-    /// The spatial entries of `output_shape`, checked.
-    fn checked_output_shape(&self, n: usize, m: usize, spatial: usize) -> Result<Option<Vec<usize>>, Error> {
-        let Some(list) = self.output_shape.as_deref() else {
-            return Ok(None);
-        };
-        let sizes = match list.len().checked_sub(spatial) {
-            Some(0) => list,
-            Some(2) => {
-                for (letter, given, size) in [("N", list[0], n), ("M", list[1], m)] {
-                    if usize::try_from(given) != Ok(size) {
-                        bail!(
-                            InvalidAttribute,
-                            "ConvTranspose: output_shape {list:?} has {} entries and names {letter} = {given}, \
-                             must be {size}",
-                            list.len()
-                        );
-                    }
-                }
-                &list[2..]
-            }
-            _ => bail!(
-                InvalidAttribute,
-                "ConvTranspose: output_shape {list:?} has {} entries, must have one per spatial axis of X \
-                 ({spatial}), or N and M before those",
-                list.len()
-            ),
-        };
-        sizes
-            .iter()
-            .enumerate()
-            .map(|(index, &size)| {
-                at_least(1, "output_shape", size, format_args!("{}", AxisName { op: Op::ConvTranspose, index }))
-            })
-            .collect::<Result<_, _>>()
-            .map(Some)
     }
 }
 

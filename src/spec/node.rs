@@ -9,7 +9,6 @@ use super::dtype::DType;
 use super::geometry::{Geometry, Layout};
 use super::op::Op;
 use super::padding::AutoPad;
-use super::padding::UNKNOWN_AUTO_PAD;
 use super::spelling::nearest;
 use crate::error::{Error, bail};
 
@@ -120,30 +119,18 @@ impl Operator {
         attributes: &[(&str, Attribute<'_>)],
         w_dims: &[i64],
     ) -> Result<Self, Error> {
-        let op = op_named(op_type)?;
+        let op: Op = op_type.parse()?;
         let opset = checked_opset(op, opset)?;
         check_distinct(op, attributes)?;
-        let w_shape = sizes(op, "W", w_dims)?;
-        match op {
-            Op::Conv => {
-                let mut conv = Conv::new(w_shape).opset(opset);
-                for &(name, value) in attributes {
-                    set_shared(&mut conv.attributes, name, value)?;
-                }
-                Ok(conv.into())
-            }
-            Op::ConvTranspose => {
-                let mut conv = ConvTranspose::new(w_shape).opset(opset);
-                for &(name, value) in attributes {
-                    match name {
-                        "output_padding" => conv = conv.output_padding(ints(op, name, value)?),
-                        "output_shape" => conv = conv.output_shape(ints(op, name, value)?),
-                        _ => set_shared(&mut conv.attributes, name, value)?,
-                    }
-                }
-                Ok(conv.into())
-            }
+        let mut operator = Attributes::new(op, sizes(op, "W", w_dims)?);
+        operator.opset = opset;
+        for &(name, value) in attributes {
+            set(&mut operator, name, value)?;
         }
+        Ok(match op {
+            Op::Conv => Conv { attributes: operator }.into(),
+            Op::ConvTranspose => ConvTranspose { attributes: operator }.into(),
+        })
     }
 
     /// Makes an operator and its geometry from a whole node: what
@@ -164,7 +151,7 @@ impl Operator {
         attributes: &[(&str, Attribute<'_>)],
         inputs: &[Option<NodeInput<'_>>],
     ) -> Result<(Self, Geometry), Error> {
-        let op = op_named(op_type)?;
+        let op: Op = op_type.parse()?;
         let (x, w, b) = split_inputs(op, inputs)?;
         let operator = Self::from_attributes(op_type, opset, attributes, w.dims)?;
         operator.check_dtype(x.dtype)?;
@@ -188,10 +175,7 @@ impl Operator {
     /// # Errors
     /// Those of the two.
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
-        match self {
-            Operator::Conv(conv) => conv.geometry(x_shape),
-            Operator::ConvTranspose(conv) => conv.geometry(x_shape),
-        }
+        self.attributes().geometry(x_shape)
     }
 
     /// Which of the two operators it is.
@@ -231,14 +215,6 @@ impl Operator {
             Operator::Conv(conv) => &conv.attributes,
             Operator::ConvTranspose(conv) => &conv.attributes,
         }
-    }
-}
-
-fn op_named(op_type: &str) -> Result<Op, Error> {
-    match op_type {
-        "Conv" => Ok(Op::Conv),
-        "ConvTranspose" => Ok(Op::ConvTranspose),
-        _ => bail!(UnsupportedOperator, "operator {op_type:?} is neither Conv nor ConvTranspose"),
     }
 }
 
@@ -289,8 +265,9 @@ fn sizes(op: Op, name: &str, dims: &[i64]) -> Result<Vec<usize>, Error> {
         .collect()
 }
 
-fn set_shared(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> Result<(), Error> {
+fn set(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> Result<(), Error> {
     let op = attributes.op;
+    let is_transposed = op == Op::ConvTranspose;
     match name {
         "auto_pad" => attributes.auto_pad = auto_pad(op, value)?,
         "dilations" => attributes.dilations = Some(ints(op, name, value)?),
@@ -298,6 +275,8 @@ fn set_shared(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> 
         "kernel_shape" => attributes.kernel_shape = Some(ints(op, name, value)?),
         "pads" => attributes.pads = Some(ints(op, name, value)?),
         "strides" => attributes.strides = Some(ints(op, name, value)?),
+        "output_padding" if is_transposed => attributes.output_padding = Some(ints(op, name, value)?),
+        "output_shape" if is_transposed => attributes.output_shape = Some(ints(op, name, value)?),
         _ => return Err(unknown_attribute(op, name)),
     }
     Ok(())
@@ -336,10 +315,7 @@ fn auto_pad(op: Op, value: Attribute<'_>) -> Result<AutoPad, Error> {
     let Attribute::String(name) = value else {
         return Err(wrong_type(op, "auto_pad", value, "STRING"));
     };
-    match AutoPad::from_name(name) {
-        Some(auto_pad) => Ok(auto_pad),
-        None => bail!(InvalidAttribute, "{op}: auto_pad {name:?} is {UNKNOWN_AUTO_PAD}"),
-    }
+    name.parse().map_err(|error: Error| Error::new(error.kind(), alloc::format!("{op}: {error}")))
 }
 
 fn wrong_type(op: Op, name: &str, value: Attribute<'_>, expected: &str) -> Error {

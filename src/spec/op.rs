@@ -35,7 +35,7 @@ impl FromStr for Op {
     fn from_str(name: &str) -> Result<Self, Error> {
         match [Op::Conv, Op::ConvTranspose].into_iter().find(|op| op.name() == name) {
             Some(op) => Ok(op),
-            None => bail!(UnsupportedOperator, "operator {name}: only Conv and ConvTranspose are supported"),
+            None => bail!(UnsupportedOperator, "operator {name:?} is neither Conv nor ConvTranspose"),
         }
     }
 }

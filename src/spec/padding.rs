@@ -31,17 +31,6 @@ pub enum AutoPad {
 }
 
 impl AutoPad {
-    /// The value with this ONNX name, case-sensitive; the empty string is `NOTSET`.
-    pub(super) fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "" | "NOTSET" => Some(AutoPad::NotSet),
-            "VALID" => Some(AutoPad::Valid),
-            "SAME_UPPER" => Some(AutoPad::SameUpper),
-            "SAME_LOWER" => Some(AutoPad::SameLower),
-            _ => None,
-        }
-    }
-
     fn is_same(self) -> bool {
         matches!(self, AutoPad::SameUpper | AutoPad::SameLower)
     }
@@ -63,15 +52,18 @@ impl FromStr for AutoPad {
 
     /// Parses ONNX's name, case-sensitive; the empty string is `NOTSET`.
     fn from_str(name: &str) -> Result<Self, Error> {
-        match Self::from_name(name) {
-            Some(value) => Ok(value),
-            None => bail!(InvalidAttribute, "auto_pad {name:?} is {UNKNOWN_AUTO_PAD}"),
+        match name {
+            "" | "NOTSET" => Ok(AutoPad::NotSet),
+            "VALID" => Ok(AutoPad::Valid),
+            "SAME_UPPER" => Ok(AutoPad::SameUpper),
+            "SAME_LOWER" => Ok(AutoPad::SameLower),
+            _ => bail!(
+                InvalidAttribute,
+                "auto_pad {name:?} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER (case-sensitive)"
+            ),
         }
     }
 }
-
-/// How the message about an unknown name of `auto_pad` ends.
-pub(super) const UNKNOWN_AUTO_PAD: &str = "none of NOTSET, VALID, SAME_UPPER, SAME_LOWER (case-sensitive)";
 
 /// Explicit padding of one axis, from the attribute `pads`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 //!
 //! M = positions of X, N = M/group, K = C/group for each tap, image and group. No product is with
 //! padding, and no column is garbage. The kernel adds the products of a tap to the sums of a panel of
-//! channels, which have the order `[tap of the last axis][phases of the other axes][their
-//! positions][position of X on the last axis][NR]`. So the pixels of a tile are neighbours, whatever the
-//! tap. The taps of the last axis are added on the way into Y, row by row.
+//! channels, which have the order `[tap of the last axis][phase and position of each other axis][position
+//! of X on the last axis][NR]`. So the pixels of a tile are neighbours, whatever the tap. The taps of the
+//! last axis are added on the way into Y, row by row.
 //!
 //! If X is one position, the images of a block are the pixels. If the kernel covers Y exactly too, all
 //! axes are taken for one, and no taps are added. Weights are packed in the order in which they are
@@ -15,7 +15,6 @@
 //! of K of X, the sums of a panel, a row of Y by phases, and a tile.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -25,23 +24,20 @@ use super::last_steps::LastSteps;
 use super::weights::ChannelWeights;
 use crate::blas::Blocks;
 use crate::conv::channel_tiles::{ChannelTiles, PanelPrefetch};
-use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::planes::for_each_position;
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, no_kernel};
+use crate::conv::planes::{chunk_bytes, for_each_position};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
+use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Bytes of a task's scratch, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes of a task's scratch that has several images. It stays in the L2 cache.
-fn image_block_bytes(machine: &Machine) -> usize {
-    machine.block_l2_bytes() / 2
-}
 /// Taps that are merged into one axis, at most. A row of Y by phases has as many pixels.
 const MOST_MERGED: usize = 1 << 10;
 /// Images of a block, at most: each more saves less.
@@ -51,16 +47,14 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let weights = ChannelWeights::new(request)?;
     let too_large = || alloc::format!("X, or what a panel of channels sums, takes more than {MOST_BYTES} bytes");
     let layer = AccumulateLayer::new(request.geometry).ok_or_else(too_large)?;
-    let tiles_of = |width: usize| {
-        ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(|| String::from("no kernel for this tile"))
-    };
+    let tiles_of = |width: usize| ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(no_kernel);
     let stores = tiles_of(layer.last().output)?;
     let images = layer.image_block(request, &weights, &stores, most_bytes).ok_or_else(too_large)?;
     let blocking = AccumulateBlocking::new(&layer, &weights, images, request.threads);
     let image_blocks = blocking.image_blocks;
     let widths = match layer.pixels {
         AccumulatePixels::Positions => [layer.run_pixels(); 2],
-        AccumulatePixels::Images { .. } => [image_blocks.size(), image_blocks.last().len()],
+        AccumulatePixels::Images { .. } => image_blocks.lens(),
     };
     let tiles = [tiles_of(widths[0])?, tiles_of(widths[1])?];
     let nr = stores.nr().min(weights.padded);
@@ -104,27 +98,10 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// The phase to which tap `k` adds inputs, and their shift. Output o is position `(o + pad) / stride` of
-/// phase `(o + pad) % stride`.
-fn place(axis: &Axis, k: usize) -> (usize, usize) {
-    (k * axis.dilation % axis.stride, k * axis.dilation / axis.stride)
-}
-
-/// Positions of a phase that taps reach. None if they exceed the address space.
-fn reached(axis: &Axis) -> Option<usize> {
-    ((axis.kernel - 1).checked_mul(axis.dilation)? / axis.stride).checked_add(axis.input)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct AccumulateAxis {
-    axis: Axis,
-    positions: usize,
-}
-
-impl AccumulateAxis {
-    fn new(axis: &Axis) -> Option<Self> {
-        Some(Self { axis: *axis, positions: reached(axis)? })
-    }
+/// Positions of a phase of an axis that taps reach. Output o is position `(o + pad) / stride` of phase
+/// `(o + pad) % stride`.
+fn reached(axis: &Axis) -> usize {
+    view::reach(axis) + axis.input
 }
 
 /// Lengths in pixels.
@@ -139,13 +116,11 @@ struct AccumulateLens {
 }
 
 impl AccumulateLens {
-    fn new(outer: &[AccumulateAxis], last: &Axis) -> Option<Self> {
-        let of_outer = outer
-            .iter()
-            .try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
-        let sums = of_outer.checked_mul(last.kernel)?.checked_mul(last.input)?;
+    fn new(outer: &[Axis], last: &Axis) -> Option<Self> {
+        let of_outer = |n: usize, axis: &Axis| n.checked_mul(axis.stride)?.checked_mul(reached(axis));
+        let sums = outer.iter().try_fold(1, of_outer)?.checked_mul(last.kernel)?.checked_mul(last.input)?;
         let outputs = last.output.checked_add(last.pad_begin)?.div_ceil(last.stride);
-        let positions = reached(last)?.max(outputs);
+        let positions = reached(last).max(outputs);
         Some(Self { sums, row: positions.checked_mul(last.stride)?, positions })
     }
 }
@@ -165,7 +140,8 @@ enum AccumulatePixels {
 struct AccumulateLayer {
     geometry: Geometry,
     pixels: AccumulatePixels,
-    outer: Vec<AccumulateAxis>,
+    /// Positions of a phase that taps reach, on each axis before the last.
+    reached: Vec<usize>,
     lens: AccumulateLens,
 }
 
@@ -178,20 +154,19 @@ impl AccumulateLayer {
             _ => AccumulatePixels::Positions,
         };
         let geometry = merged.unwrap_or_else(|| geometry.clone());
-        let (last, before) = geometry.axes.split_last()?;
-        let outer = before.iter().map(AccumulateAxis::new).collect::<Option<Vec<_>>>()?;
-        let lens = AccumulateLens::new(&outer, last)?;
-        Some(Self { geometry, pixels, outer, lens })
+        let (last, outer) = geometry.axes.split_last()?;
+        let (reached, lens) = (outer.iter().map(reached).collect(), AccumulateLens::new(outer, last)?);
+        Some(Self { geometry, pixels, reached, lens })
     }
 
     fn last(&self) -> &Axis {
-        &self.geometry.axes[self.outer.len()]
+        &self.geometry.axes[self.reached.len()]
     }
 
     /// Pixels of a run of X, at least one: all positions of its last two axes, because the sums have no
     /// gaps between rows.
     fn run_pixels(&self) -> usize {
-        let joined = &self.geometry.axes[self.outer.len().saturating_sub(1)..];
+        let joined = &self.geometry.axes[self.reached.len().saturating_sub(1)..];
         joined.iter().map(|axis| axis.input).product::<usize>().max(1)
     }
 
@@ -217,7 +192,7 @@ impl AccumulateLayer {
         if bytes(1) > MOST_BYTES {
             return None;
         }
-        let most_bytes = image_block_bytes(request.machine).min(most_bytes);
+        let most_bytes = chunk_bytes(request.machine).min(most_bytes);
         let most_images = self.geometry.batch.min(MOST_IMAGES);
         Some((2..=most_images).rev().find(|images| bytes(*images) <= most_bytes).unwrap_or(1))
     }
@@ -230,29 +205,23 @@ impl AccumulateLayer {
     /// Where the sums of a phase and position of each axis before the last begin, among those of a tap
     /// of the last axis.
     fn sums_at(&self, places: impl Iterator<Item = (usize, usize)>) -> usize {
-        let (mut phase, mut position) = (0, 0);
-        for (outer, (r, v)) in self.outer.iter().zip(places) {
-            phase = phase * outer.axis.stride + r;
-            position = position * outer.positions + v;
-        }
-        (phase * self.outer.iter().map(|outer| outer.positions).product::<usize>() + position) * self.last().input
+        let axes = self.geometry.axes.iter().zip(&self.reached).zip(places);
+        axes.fold(0, |at, ((axis, reached), (r, v))| (at * axis.stride + r) * reached + v) * self.last().input
     }
 
     /// The same for row `y` of Y. None if no tap reaches it.
     fn sums_of_row(&self, mut y: usize) -> Option<usize> {
-        let (mut phase, mut position, mut phases, mut positions) = (0, 0, 1, 1);
-        for outer in self.outer.iter().rev() {
-            let o = y % outer.axis.output + outer.axis.pad_begin;
-            y /= outer.axis.output;
-            if o / outer.axis.stride >= outer.positions {
+        let (mut at, mut step) = (0, self.last().input);
+        for (axis, reached) in self.geometry.axes.iter().zip(&self.reached).rev() {
+            let o = y % axis.output + axis.pad_begin;
+            y /= axis.output;
+            if o / axis.stride >= *reached {
                 return None;
             }
-            phase += o % outer.axis.stride * phases;
-            position += o / outer.axis.stride * positions;
-            phases *= outer.axis.stride;
-            positions *= outer.positions;
+            at += (o % axis.stride * reached + o / axis.stride) * step;
+            step *= axis.stride * reached;
         }
-        Some((phase * positions + position) * self.last().input)
+        Some(at)
     }
 
     /// Where the sums of each tap begin, in pixels.
@@ -260,15 +229,15 @@ impl AccumulateLayer {
         let kernel: Vec<_> = self.geometry.axes.iter().map(|axis| axis.kernel).collect();
         let mut taps = Vec::with_capacity(self.geometry.kernel_volume());
         for_each_position(&kernel, |k| {
-            let places = k.iter().zip(&self.outer).map(|(k, outer)| place(&outer.axis, *k));
-            taps.push(k[self.outer.len()] * self.of_tap() + self.sums_at(places));
+            let places = k.iter().zip(&self.geometry.axes).map(|(k, axis)| view::place(axis, *k));
+            taps.push(k[self.reached.len()] * self.of_tap() + self.sums_at(places));
         });
         taps
     }
 
     /// Where the sums of each run of X begin, relative to the first run, in pixels.
     fn run_places(&self) -> Vec<usize> {
-        let before = &self.geometry.axes[..self.outer.len().saturating_sub(1)];
+        let before = &self.geometry.axes[..self.reached.len().saturating_sub(1)];
         let inputs: Vec<_> = before.iter().map(|axis| axis.input).collect();
         let mut runs = Vec::new();
         if self.geometry.input_spatial() > 0 {
@@ -317,7 +286,7 @@ impl AccumulateBlocking {
     ) -> Work {
         let (machine, geometry, last) = (request.machine, &layer.geometry, layer.last());
         let (spatial, k_blocks, image_blocks) =
-            (geometry.input_spatial(), weights.k_blocks(), self.image_blocks.count());
+            (geometry.input_spatial(), weights.k.count(), self.image_blocks.count());
         let (images, vectors, runs) = (geometry.batch as f64, weights.vectors() as f64, spatial / layer.run_pixels());
         let rows_of_pixels = match layer.pixels {
             AccumulatePixels::Positions => images,
@@ -329,7 +298,7 @@ impl AccumulateBlocking {
         let multiplying = Item::ARITHMETIC_CYCLES.times(of_step * product(&[weights.channels, weights.taps, runs]))
             + Item::KERNEL_CALLS.times(product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
         let kept = product(&[weights.taps, spatial, k_blocks]) * vectors;
-        let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
+        let rows_of_y = geometry.output_spatial() / last.output;
         let outputs = geometry.output_spatial() as f64;
         let accumulated =
             (rows_of_y * (last.kernel * last.input + layer.lens.row)) as f64 + outputs + layer.lens.sums as f64;
@@ -368,8 +337,7 @@ struct PixelTiles<A: Real> {
 impl<A: Real> PixelTiles<A> {
     fn new(tiles: ChannelTiles<A>, weights: &ChannelWeights) -> Self {
         let widths = [tiles.pixels(0).len(), tiles.pixels(tiles.count - 1).len()];
-        let blocks = [weights.block, weights.last_block()];
-        let koff = widths.map(|width| (width, blocks.map(|block| RowOffsets::packed(block, width))));
+        let koff = widths.map(|width| (width, weights.k.lens().map(|block| RowOffsets::packed(block, width))));
         Self { tiles, koff }
     }
 
@@ -447,12 +415,6 @@ impl<'a, A> PanelSums<'a, A> {
 }
 
 impl<T: Element> Accumulate<T> {
-    /// The blocks of K.
-    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
-        let ChannelWeights { channels, block, .. } = self.weights;
-        (0..channels).step_by(block).map(move |first| first..(first + block).min(channels))
-    }
-
     /// Packs one block of K of X, with images as pixels.
     fn pack_images(&self, task: &AccumulateTask<'_, T::Acc>, k: &Range<usize>, x: &[T], packed: &mut [T::Acc]) {
         let channels = self.weights.channels;
@@ -491,7 +453,7 @@ impl<T: Element> Accumulate<T> {
     ) {
         let tiles = &task.row.tiles;
         let (width, calls) = (tiles.panel(real), task.count * self.runs.len() * tiles.count);
-        for k in self.blocks() {
+        for k in self.weights.k.iter() {
             for at in &self.taps {
                 let (tap, next) = w.split_at(k.len() * width);
                 w = next;
@@ -505,7 +467,7 @@ impl<T: Element> Accumulate<T> {
                             let tile = tiles.pixels(t);
                             let kernel = tiles.kernel(tile.len(), real);
                             let to = (image * self.layer.lens.sums + (at + behind) * task.step + tile.start) * width;
-                            let koff = task.row.koff(tile.len(), k.len() != self.weights.block);
+                            let koff = task.row.koff(tile.len(), k.len() != self.weights.k.size());
                             let x = &x[task.x_at(&k, image, run, tile.start)..][..k.len() * tile.len()];
                             let sums = &mut sums[to..to + tile.len() * width];
                             kernel.partial(x, koff.rows(0..k.len()), tap, prefetch.during(k.len()), sums, true);
@@ -527,10 +489,10 @@ impl<T: Element> Accumulate<T> {
         sums: &mut [T::Acc],
     ) {
         let tiles = &task.row.tiles;
-        for k in self.blocks() {
+        for k in self.weights.k.iter() {
             let (taps, next) = w.split_at(self.taps.len() * k.len() * tiles.panel(real));
             w = next;
-            let koff = task.row.koff(1, k.len() != self.weights.block).rows(0..k.len());
+            let koff = task.row.koff(1, k.len() != self.weights.k.size()).rows(0..k.len());
             tiles.kernel(1, real).panels(self.taps.len(), &x[k.start..k.end], koff, taps, sums, true);
         }
     }
@@ -541,7 +503,7 @@ impl<T: Element> Accumulate<T> {
         let len = last.input * width;
         row.fill(T::Acc::ZERO);
         for k in 0..last.kernel {
-            let (phase, shift) = place(last, k);
+            let (phase, shift) = view::place(last, k);
             let row = &mut row[(phase * self.layer.lens.positions + shift) * width..][..len];
             stream::add_assign(self.isa, row, &sums.of(k, at)[..len]);
         }
@@ -620,7 +582,7 @@ impl<T: Element> Lowering<T> for Accumulate<T> {
         let mut arena = Arena::new(scratch);
         let (x, sums) = (arena.get(self.pieces.x), arena.get(self.pieces.sums));
         let (row, tile) = (arena.get(self.pieces.row), arena.get(self.pieces.tile));
-        for k in self.blocks() {
+        for k in self.weights.k.iter().filter(|k| !k.is_empty()) {
             match self.layer.pixels {
                 AccumulatePixels::Positions => self.pack_positions(&task, &k, io.x, x),
                 AccumulatePixels::Images { .. } => self.pack_images(&task, &k, io.x, x),

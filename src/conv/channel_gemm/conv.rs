@@ -18,12 +18,12 @@ use core::ops::Range;
 use convoke_kernels::{ChannelKernel, Isa, RowOffsets};
 
 use super::last_steps::LastSteps;
-use super::source::{BareRows, ChannelSource, SourceChunk};
+use super::source::{BareRows, ChannelSource};
 use super::taps::{OuterTaps, RowPiece};
 use super::weights::ChannelWeights;
 use crate::conv::channel_tiles::PanelPrefetch;
-use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::planes::{self, ChunkCut, ChunkLimits, PER_THREAD, PaddedPlanes, PlaneSizes};
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, no_kernel};
+use crate::conv::planes::{self, ChunkCut, ChunkLimits, OutputChunk, PER_THREAD, PaddedPlanes};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
 use crate::element::Element;
@@ -42,7 +42,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let search = ConvSearch::new(request, weights, most_bytes)?;
     let ConvChoice { chunks, split, work, .. } = search.best()?;
     let most_pixels = search.most_pixels(&chunks)?;
-    let copy_len = chunks.copy_len(&weights, most_pixels).ok_or_else(|| search.too_large())?;
+    let copy_len = chunks.copy_len(&weights, most_pixels).ok_or_else(|| planes::too_large(&search.geometry.axes))?;
     let mut scratch = Ledger::default();
     let copy = scratch.book("copy of X", copy_len);
     let sums = scratch.book("sums", search.sums_len(&chunks, &split, most_pixels));
@@ -60,7 +60,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             Count(rows.iter().map(|piece| piece.tiles.count).sum(), "tile"),
             if search.is_bare { ", products with padding left out" } else { "" },
             Count(split.columns, "chunk"),
-            weights.block * weights.taps,
+            weights.k.size() * weights.taps,
             Count(split.shares, "part")
         ),
         layout: weights.layout(),
@@ -72,14 +72,14 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let rows = [rows, search.rows(chunks.last_width)?];
     let ConvSearch { geometry, .. } = search;
     let build: Build<'a, T> = Box::new(move || {
-        let source = match chunks.source {
-            ChunkSource::Padded(cut, _) => ChannelSource::Padded(PaddedPlanes::new(&geometry, cut)),
-            ChunkSource::Bare(rows) => ChannelSource::Bare(rows),
+        let source = match chunks.bare {
+            None => ChannelSource::Padded(PaddedPlanes::new(&geometry, chunks.cut)),
+            Some(rows) => ChannelSource::Bare(rows),
         };
         Box::new(ChannelConv {
             isa: request.isa(),
             finish: Finish::new(request),
-            koff: [source.offsets(weights.block), source.offsets(weights.last_block())],
+            koff: weights.k.lens().map(|block| source.offsets(block)),
             geometry,
             rows,
             source,
@@ -95,7 +95,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 /// The geometry with the axes of a pointwise kernel merged into one, so that rows are long.
 fn merged(geometry: &Geometry) -> Geometry {
     let mut geometry = geometry.clone();
-    if geometry.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0) {
+    if geometry.axes.iter().all(Axis::is_unit) {
         let mut axis = geometry.axes[0];
         axis.input = geometry.input_spatial();
         axis.output = axis.input;
@@ -106,7 +106,11 @@ fn merged(geometry: &Geometry) -> Geometry {
 
 #[derive(Debug, Clone, PartialEq)]
 struct ConvChunks {
-    source: ChunkSource,
+    cut: ChunkCut,
+    /// The rows without padding that are copied. None for planes.
+    bare: Option<BareRows>,
+    /// Elements of the copy of one channel.
+    channel_len: usize,
     count: usize,
     /// Rows of pixels of a full chunk.
     rows: usize,
@@ -115,41 +119,21 @@ struct ConvChunks {
     last_width: usize,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-enum ChunkSource {
-    Padded(ChunkCut, PlaneSizes),
-    Bare(BareRows),
-}
-
 impl ConvChunks {
-    fn padded(geometry: &Geometry, (cut, sizes): (ChunkCut, PlaneSizes)) -> Self {
-        let last = geometry.axes.len() - 1;
-        let output = geometry.axes[last].output;
-        let width = if cut.axis == last { cut.extent } else { output };
-        let rest = output % cut.extent;
+    fn new(axes: &[Axis], cut: ChunkCut, channel_len: usize, bare: Option<BareRows>) -> Self {
+        let last = axes.len() - 1;
+        let positions = |i: usize| planes::positions_on(axes, cut, i);
+        let (width, rest) = (positions(last), axes[last].output % cut.extent);
         let last_width = if cut.axis == last && rest != 0 { rest } else { width };
-        let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, cut, i)).product();
-        Self { source: ChunkSource::Padded(cut, sizes), count: sizes.chunks, rows, width, last_width }
-    }
-
-    fn bare(rows: BareRows, width: usize) -> Self {
-        let (count, height) = (rows.chunks(), rows.rows());
-        Self { source: ChunkSource::Bare(rows), count, rows: height, width, last_width: width }
-    }
-
-    /// Elements of the copy of one channel.
-    fn channel_len(&self) -> usize {
-        match &self.source {
-            ChunkSource::Padded(_, sizes) => sizes.channel_len,
-            ChunkSource::Bare(rows) => rows.channel_len,
-        }
+        let count = axes.iter().enumerate().map(|(i, axis)| axis.output.div_ceil(positions(i))).product();
+        Self { cut, bare, channel_len, count, rows: (0..last).map(positions).product(), width, last_width }
     }
 
     /// Values of the copy of a block of channels. None if they exceed the address space.
     fn copy_len(&self, weights: &ChannelWeights, most_pixels: usize) -> Option<usize> {
-        match &self.source {
-            ChunkSource::Padded(_, sizes) => weights.block.checked_mul(sizes.channel_len),
-            ChunkSource::Bare(rows) => rows.copy_len(weights.block, most_pixels),
+        match &self.bare {
+            None => weights.k.size().checked_mul(self.channel_len),
+            Some(rows) => rows.copy_len(weights.k.size(), most_pixels),
         }
     }
 }
@@ -210,7 +194,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             true => RowPiece::where_taps_change(machine, last),
             false => RowPiece::whole(machine, width, last.kernel),
         };
-        pieces.ok_or_else(|| String::from("no kernel for this tile"))
+        pieces.ok_or_else(no_kernel)
     }
 
     /// Pixels of a kernel call, at most.
@@ -220,13 +204,9 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         Ok(full?.max(last?))
     }
 
-    fn too_large(&self) -> String {
-        planes::too_large(&self.geometry.axes, planes::MOST_BYTES)
-    }
-
     /// Values of a tile, or of all sums of a task if K has several blocks.
     fn sums_len(&self, chunks: &ConvChunks, split: &GemmSplit, most_pixels: usize) -> usize {
-        match self.weights.k_blocks() > 1 {
+        match self.weights.k.count() > 1 {
             true => chunks.rows * chunks.width * split.share_panels() * self.weights.nr(),
             false => self.weights.nr() * most_pixels,
         }
@@ -234,7 +214,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
 
     fn best(&self) -> Result<ConvChoice, String> {
         let threads = self.request.threads;
-        let least = if self.weights.k_blocks() > 1 { self.weights.rows.div_ceil(MOST_SUMMED).max(1) } else { 1 };
+        let least = if self.weights.k.count() > 1 { self.weights.rows.div_ceil(MOST_SUMMED).max(1) } else { 1 };
         let mut best = self.choice(least, PER_THREAD[0])?;
         if threads > 1 {
             // Threads that share out the channels read the weights once, but each copies X.
@@ -255,7 +235,7 @@ impl<'a, T: Element> ConvSearch<'a, T> {
     fn choice(&self, shares: usize, per_thread: usize) -> Result<ConvChoice, String> {
         let Self { request, geometry, weights, .. } = self;
         let shares = shares.min(weights.rows.div_ceil(2 * weights.panels.lanes)).max(1);
-        let chunks = self.chunks(shares, per_thread).ok_or_else(|| self.too_large())?;
+        let chunks = self.chunks(shares, per_thread).ok_or_else(|| planes::too_large(&geometry.axes))?;
         let (images, groups, columns, panels) = (geometry.batch, geometry.group, chunks.count, weights.count());
         let of_threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * groups * columns) };
         let shares = of_threads.max(shares).clamp(1, panels.max(1));
@@ -271,24 +251,19 @@ impl<'a, T: Element> ConvSearch<'a, T> {
     fn chunks(&self, shares: usize, per_thread: usize) -> Option<ConvChunks> {
         let Self { request, geometry, weights, most_bytes, .. } = self;
         let (of_share, value_bytes) = (weights.rows.div_ceil(shares), size_of::<T::Acc>());
-        let a_bytes = (of_share * weights.block * weights.taps).saturating_mul(value_bytes);
-        let summed = if weights.k_blocks() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
-        let limits = ChunkLimits {
-            images: (geometry.batch * geometry.group).saturating_mul(shares),
-            block: weights.block,
-            budget_bytes: planes::budget_beside(request.machine, a_bytes).min(*most_bytes),
-            value_bytes,
-            threads: request.threads,
-            per_thread,
-        };
-        if !self.is_bare {
-            let cut = limits.cut(&geometry.axes, |columns| columns.saturating_mul(summed))?;
-            return Some(ConvChunks::padded(geometry, cut));
-        }
+        let a_bytes = (of_share * weights.k.size() * weights.taps).saturating_mul(value_bytes);
+        let summed = if weights.k.count() > 1 { of_share.next_multiple_of(2 * weights.panels.lanes) } else { 0 };
+        let budget_bytes = planes::budget_beside(request.machine, a_bytes).min(*most_bytes);
+        let limits = ChunkLimits::new(request, weights.k.size(), budget_bytes);
+        let limits = ChunkLimits { images: limits.images.saturating_mul(shares), per_thread, ..limits };
         let axes = &geometry.axes;
+        if !self.is_bare {
+            let (cut, sizes) = limits.cut(axes, |columns| columns.saturating_mul(summed))?;
+            return Some(ConvChunks::new(axes, cut, sizes.channel_len, None));
+        }
         let inside = axes[1..].iter().try_fold(summed, |n, axis| n.checked_mul(axis.output))?;
         let bytes = |extent: usize| {
-            let copy = BareRows::new(axes, extent)?.copy_len(weights.block, 0)?;
+            let copy = BareRows::new(axes, extent)?.copy_len(weights.k.size(), 0)?;
             copy.checked_add(extent.checked_mul(inside)?)?.checked_mul(value_bytes)
         };
         let fits = |extent: usize| bytes(extent).is_some_and(|bytes| bytes <= limits.budget_bytes);
@@ -296,14 +271,15 @@ impl<'a, T: Element> ConvSearch<'a, T> {
         let columns = largest * axes[1..].iter().map(|axis| axis.output).product::<usize>();
         let extent = limits.even_extent((whole, largest), (whole.div_ceil(largest), columns));
         bytes(extent).filter(|bytes| *bytes <= planes::MOST_BYTES)?;
-        Some(ConvChunks::bare(BareRows::new(axes, extent)?, self.width()))
+        let rows = BareRows::new(axes, extent)?;
+        Some(ConvChunks::new(axes, ChunkCut { axis: 0, extent }, rows.channel_len, Some(rows)))
     }
 
     fn work(&self, chunks: &ConvChunks, split: &GemmSplit) -> Result<Work, String> {
         let Self { request, geometry, weights, .. } = self;
         let machine = request.machine;
-        let copied = (weights.channels * chunks.channel_len()) as f64 * (chunks.count * split.shares) as f64;
-        let kept = self.vectors() * weights.k_blocks().saturating_sub(1) as f64;
+        let copied = (weights.channels * chunks.channel_len) as f64 * (chunks.count * split.shares) as f64;
+        let kept = self.vectors() * (weights.k.count() - 1) as f64;
         let computing = self.computing()?
             + Item::STORED_VECTORS.times(kept)
             + Item::COPIED_ELEMENTS.times(copied)
@@ -341,8 +317,8 @@ impl<'a, T: Element> ConvSearch<'a, T> {
             let calls: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.count as f64).sum();
             let pixels: f64 = rows.iter().map(|piece| runs(piece) * piece.tiles.width as f64).sum();
             let vectors = pixels * weights.rows as f64 / weights.panels.lanes as f64;
-            work += Item::KERNEL_CALLS.times(calls * (weights.count() * weights.k_blocks()) as f64)
-                + Item::STORED_VECTORS.times(vectors * weights.k_blocks() as f64);
+            work += Item::KERNEL_CALLS.times(calls * (weights.count() * weights.k.count()) as f64)
+                + Item::STORED_VECTORS.times(vectors * weights.k.count() as f64);
         }
         Ok(work)
     }
@@ -379,7 +355,7 @@ struct ConvBlock<'a, 'io, T: Element> {
     image: usize,
     group: usize,
     panels: Range<usize>,
-    chunk: SourceChunk,
+    chunk: OutputChunk,
     /// The pieces of a row, its pixels, and the rows of the chunk.
     pieces: &'a [RowPiece<T::Acc>],
     width: usize,
@@ -464,14 +440,14 @@ impl<T: Element> ChannelConv<T> {
             nr,
             bias: &io.bias[channel..channel + real],
             prefetch: prefetch(next, calls, kernel, tiles.rate()),
-            at: self.geometry.output_offset(block.image, channel, block.chunk.positions.start),
+            at: self.geometry.output_offset(block.image, channel, block.chunk.first),
         }
     }
 
     /// Finds the taps of the axes before the last that row `row` of a chunk multiplies.
     fn find_taps(&self, block: &ConvBlock<'_, '_, T>, row: usize, taps: &mut OuterTaps) {
         let axes = &self.geometry.axes;
-        let row = (block.chunk.positions.start + row * block.width) / axes[axes.len() - 1].output;
+        let row = (block.chunk.first + row * block.width) / axes[axes.len() - 1].output;
         self.source.find_taps(axes, row, taps);
     }
 
@@ -557,7 +533,7 @@ impl<T: Element> Split for ChannelConv<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.split.part(task);
-        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.chunk(part.columns).positions);
+        let (rows, positions) = (self.weights.rows_of(&part.panels), self.source.chunk(part.columns).positions());
         patch(part.patch(&self.geometry, rows, positions));
     }
 }
@@ -572,14 +548,13 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
         let Part { image, group, columns, panels } = self.split.part(task);
         let mut arena = Arena::new(scratch);
         let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
-        let (channels, most) = (self.weights.channels, self.weights.block);
+        let ChannelWeights { channels, k, .. } = self.weights;
         let x = &io.x[geometry.input_offset(image, group * channels, 0)..];
         let store = self.finish.store(io);
         // Without channels, one empty block stores the bias.
-        for first in (0..channels.max(1)).step_by(most) {
-            let width = most.min(channels - first);
+        for block in k.iter() {
             let chunk = self.source.chunk(columns);
-            self.source.fill(self.isa, &chunk, &x[first * geometry.input_spatial()..], width, copy);
+            self.source.fill(self.isa, &chunk, &x[block.start * geometry.input_spatial()..], block.len(), copy);
             let pieces = &self.rows[usize::from(self.source.is_edge(&chunk, geometry.axes.len()))];
             let row_len = pieces.iter().map(|piece| piece.tiles.width).sum();
             let block = ConvBlock {
@@ -589,13 +564,13 @@ impl<T: Element> Lowering<T> for ChannelConv<T> {
                 panels: panels.clone(),
                 pieces,
                 width: row_len,
-                rows: chunk.positions.len() / row_len,
+                rows: chunk.len / row_len,
                 chunk,
                 x: copy,
-                koff: &self.koff[usize::from(width != most)],
-                channels: first..first + width,
-                is_first: first == 0,
-                is_last: first + width == channels,
+                koff: &self.koff[usize::from(block.len() != k.size())],
+                is_first: block.start == 0,
+                is_last: block.end == channels,
+                channels: block,
             };
             self.multiply(&block, sums);
         }

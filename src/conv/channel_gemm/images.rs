@@ -7,7 +7,6 @@
 //! images of a block of K, transposed, and the sums of at most [`MOST_PANELS`] panels.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::{Isa, Real, RowOffsets, stream};
@@ -15,8 +14,8 @@ use convoke_kernels::{Isa, Real, RowOffsets, stream};
 use super::weights::ChannelWeights;
 use crate::blas::Blocks;
 use crate::conv::channel_tiles::{ChannelTiles, PanelPrefetch};
-use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::planes::step_of;
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, no_kernel};
+use crate::conv::planes::{chunk_bytes, step_of};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::Finish;
 use crate::element::Element;
@@ -34,10 +33,6 @@ fn block_values(machine: &Machine) -> usize {
 const LEAST_STEPS: usize = 256;
 /// Panels of a task, at most: a limit of its sums.
 const MOST_PANELS: usize = 64;
-/// Bytes of a task's scratch, about: it stays in the L2 cache.
-fn image_block_bytes(machine: &Machine) -> usize {
-    machine.block_l2_bytes() / 2
-}
 
 /// Whether the kernel covers X exactly. An image then lies in memory in the order of k, as a row of the
 /// product's matrix.
@@ -52,10 +47,9 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let weights = ChannelWeights::new(request)?;
     let blocking = ImagesBlocking::new(request, &weights, most_bytes);
     let ImagesBlocking { image_blocks, k, split } = blocking;
-    let tiles = |images: usize| {
-        ChannelTiles::<T::Acc>::new(machine, images).ok_or_else(|| String::from("no kernel for this tile"))
-    };
-    let tiles = [tiles(image_blocks.size())?, tiles(image_blocks.last().len())?];
+    let tiles = image_blocks.lens().map(|images| ChannelTiles::<T::Acc>::new(machine, images));
+    let [Some(full), Some(last)] = tiles else { return Err(no_kernel()) };
+    let tiles = [full, last];
     let mut scratch = Ledger::default();
     let transposed = scratch.book("images", image_blocks.size() * k.size());
     let sums = scratch.book("sums", image_blocks.size() * split.share_panels() * weights.nr());
@@ -100,10 +94,9 @@ impl ImagesBlocking {
         let share_rows = panels.div_ceil(shares) * weights.nr();
         // It depends on the whole batch, so that no sum depends on a limit or on threads.
         let kc = steps.clamp(1, (block_values(machine) / batch).max(LEAST_STEPS));
-        let image_block_bytes = image_block_bytes(machine);
-        let fits =
-            |images: &usize| (images * kc + images * share_rows) * value_bytes <= image_block_bytes.min(most_bytes);
-        let most_images = batch.min(image_block_bytes / value_bytes / LEAST_STEPS);
+        let block_bytes = chunk_bytes(machine);
+        let fits = |images: &usize| (images * kc + images * share_rows) * value_bytes <= block_bytes.min(most_bytes);
+        let most_images = batch.min(block_bytes / value_bytes / LEAST_STEPS);
         let image_blocks = Blocks::new(batch, (1..=most_images).rev().find(fits).unwrap_or(1));
         let split = GemmSplit { images: image_blocks.count(), groups: weights.groups, columns: 1, panels, shares };
         Self { image_blocks, k: Blocks::new(steps, kc), split }
@@ -198,7 +191,7 @@ impl<T: Element> Images<T> {
 
     /// Transposes the images of one block of K, so that images are neighbours.
     fn transpose(&self, task: &ImagesTask<'_, T::Acc>, x: &[T], k: &Range<usize>, transposed: &mut [T::Acc]) {
-        let ChannelWeights { channels, block, taps, .. } = self.weights;
+        let ChannelWeights { channels, k: blocks, taps, .. } = self.weights;
         let (steps, width) = (self.weights.steps(), task.tiles.width);
         for (i, image) in task.images.clone().enumerate() {
             let row = &x[task.at(image, steps)..][..steps];
@@ -207,7 +200,7 @@ impl<T: Element> Images<T> {
                 continue;
             }
             for (pixels, k) in transposed.chunks_exact_mut(width).zip(k.clone()) {
-                let (tap, c) = if taps == 1 { (0, k) } else { step_of(k, channels, taps, block) };
+                let (tap, c) = if taps == 1 { (0, k) } else { step_of(k, channels, taps, blocks.size()) };
                 pixels[i] = row[c * taps + tap].to_acc();
             }
         }

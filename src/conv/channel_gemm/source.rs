@@ -6,7 +6,7 @@ use core::ops::Range;
 use convoke_kernels::{Isa, RowOffsets, stream};
 
 use super::taps::{MOST_RUNS, OuterTaps};
-use crate::conv::planes::{self, OutputChunk, PaddedPlanes};
+use crate::conv::planes::{self, ChunkCut, OutputChunk, PaddedPlanes};
 use crate::element::Element;
 use crate::{Axis, Geometry};
 
@@ -15,46 +15,24 @@ pub(super) enum ChannelSource {
     Bare(BareRows),
 }
 
-pub(super) struct SourceChunk {
-    pub(super) positions: Range<usize>,
-    at: ChunkAt,
-}
-
-enum ChunkAt {
-    Padded(OutputChunk),
-    /// The first position of X in the copy, on the outermost axis.
-    Bare(usize),
-}
-
 impl ChannelSource {
-    pub(super) fn chunk(&self, index: usize) -> SourceChunk {
+    pub(super) fn chunk(&self, index: usize) -> OutputChunk {
         match self {
-            Self::Padded(planes) => {
-                SourceChunk { positions: planes.positions(index), at: ChunkAt::Padded(planes.chunk(index)) }
-            }
-            Self::Bare(rows) => {
-                let positions = rows.positions(index);
-                SourceChunk { at: ChunkAt::Bare(rows.seen(&positions).start), positions }
-            }
+            Self::Padded(planes) => planes.chunk(index),
+            Self::Bare(rows) => OutputChunk::new(&rows.axes, ChunkCut { axis: 0, extent: rows.extent }, index),
         }
     }
 
     /// Whether the chunk is the narrower one at the end of a row.
-    pub(super) fn is_edge(&self, chunk: &SourceChunk, rank: usize) -> bool {
-        match (self, &chunk.at) {
-            (Self::Padded(planes), ChunkAt::Padded(chunk)) => planes.axis() + 1 == rank && !planes.is_full(chunk),
-            _ => false,
-        }
+    pub(super) fn is_edge(&self, chunk: &OutputChunk, rank: usize) -> bool {
+        matches!(self, Self::Padded(planes) if chunk.axis + 1 == rank && !planes.is_full(chunk))
     }
 
     /// Where row `row` of a chunk begins in the copy, for a tap of offset 0.
-    pub(super) fn row_offset(&self, chunk: &SourceChunk, row: usize) -> usize {
-        match (self, &chunk.at) {
-            (Self::Bare(rows), ChunkAt::Bare(origin)) => {
-                rows.row_offset(row + chunk.positions.start / rows.width(), *origin)
-            }
-            (Self::Padded(planes), _) => planes.row_offset(row),
-            (Self::Bare(_), ChunkAt::Padded(_)) => unreachable!("a chunk of another source"),
+    pub(super) fn row_offset(&self, chunk: &OutputChunk, row: usize) -> usize {
+        match self {
+            Self::Padded(planes) => planes.row_offset(row),
+            Self::Bare(rows) => rows.row_offset(chunk, row),
         }
     }
 
@@ -75,13 +53,10 @@ impl ChannelSource {
     }
 
     /// Copies what a chunk reads of the first `count` channels of `x`.
-    pub(super) fn fill<T: Element>(&self, isa: Isa, chunk: &SourceChunk, x: &[T], count: usize, copy: &mut [T::Acc]) {
-        match (self, &chunk.at) {
-            (Self::Padded(planes), ChunkAt::Padded(chunk)) => {
-                planes.fill(isa, chunk, x, &mut copy[..count * planes.channel_len]);
-            }
-            (Self::Bare(rows), _) => rows.fill(isa, &chunk.positions, x, count, copy),
-            (Self::Padded(_), ChunkAt::Bare(_)) => unreachable!("a chunk of another source"),
+    pub(super) fn fill<T: Element>(&self, isa: Isa, chunk: &OutputChunk, x: &[T], count: usize, copy: &mut [T::Acc]) {
+        match self {
+            Self::Padded(planes) => planes.fill(isa, chunk, x, &mut copy[..count * planes.channel_len]),
+            Self::Bare(rows) => rows.fill(isa, chunk, x, count, copy),
         }
     }
 }
@@ -99,7 +74,7 @@ pub(super) struct BareRows {
     /// of offset 0 may lie before the copy by as much as the padding.
     margin: usize,
     /// Positions of the outermost axis in a chunk.
-    pub(super) extent: usize,
+    extent: usize,
 }
 
 impl BareRows {
@@ -131,15 +106,6 @@ impl BareRows {
         Some(new)
     }
 
-    pub(super) fn chunks(&self) -> usize {
-        self.axes[0].output.div_ceil(self.extent)
-    }
-
-    /// Rows of pixels of a full chunk.
-    pub(super) fn rows(&self) -> usize {
-        self.extent * self.positions_inside() / self.width()
-    }
-
     /// Values of the copy of `block` channels, of which tiles read up to `most_pixels` at once. None if
     /// they exceed the address space.
     pub(super) fn copy_len(&self, block: usize, most_pixels: usize) -> Option<usize> {
@@ -161,52 +127,31 @@ impl BareRows {
         &self.axes[self.axes.len() - 1]
     }
 
-    fn width(&self) -> usize {
-        self.last().output
+    /// The positions on the outermost axis that a chunk reads. They may lie behind X.
+    fn seen(&self, chunk: &OutputChunk) -> Range<usize> {
+        let (first, outputs) = (&self.axes[0], chunk.range(&self.axes, 0));
+        let end = outputs.end + (first.kernel - 1) * first.dilation;
+        outputs.start.saturating_sub(first.pad_begin)..end.saturating_sub(first.pad_begin)
     }
 
-    fn positions_inside(&self) -> usize {
-        self.axes[1..].iter().map(|axis| axis.output).product()
-    }
-
-    fn positions(&self, chunk: usize) -> Range<usize> {
-        let (start, inside) = (chunk * self.extent, self.positions_inside());
-        start * inside..self.axes[0].output.min(start + self.extent) * inside
-    }
-
-    /// The positions on the outermost axis that some output positions read. They may lie behind X.
-    fn seen(&self, positions: &Range<usize>) -> Range<usize> {
-        let (first, inside) = (&self.axes[0], self.positions_inside());
-        let origin = (positions.start / inside).saturating_sub(first.pad_begin);
-        let end = positions.end / inside + (first.kernel - 1) * first.dilation;
-        origin..end.saturating_sub(first.pad_begin)
-    }
-
-    /// Where row `row` begins in the copy of a chunk whose first position of X is `origin`.
-    fn row_offset(&self, row: usize, origin: usize) -> usize {
+    fn row_offset(&self, chunk: &OutputChunk, row: usize) -> usize {
         // Not negative: the margin is as long as the paddings of all axes.
         let mut at = self.margin - self.last().pad_begin;
-        let mut rest = row;
+        let mut rest = chunk.first / self.last().output + row;
         for (axis, pitch) in self.axes.iter().zip(&self.pitches).rev().skip(1) {
             at = at + rest % axis.output * pitch - axis.pad_begin * pitch;
             rest /= axis.output;
         }
-        at - origin * self.pitches[0]
+        at - self.seen(chunk).start * self.pitches[0]
     }
 
     fn offsets(&self, width: usize) -> RowOffsets {
-        let mut offsets = Vec::new();
-        let kernel: Vec<_> = self.axes.iter().map(|axis| axis.kernel).collect();
-        planes::for_each_position(&kernel, |tap| {
-            let shift = |(i, k): (usize, &usize)| k * self.axes[i].dilation * self.pitches[i];
-            let shift: usize = tap.iter().enumerate().map(shift).sum();
-            offsets.extend((0..width).map(|c| (c * self.channel_len + shift) as u32));
-        });
-        RowOffsets::new(offsets)
+        // With stride 1 there is one plane.
+        planes::row_offsets(&planes::tap_offsets(&self.axes, 0, &self.pitches), self.channel_len, width)
     }
 
-    fn fill<T: Element>(&self, isa: Isa, positions: &Range<usize>, x: &[T], count: usize, copy: &mut [T::Acc]) {
-        let (seen, pitch, input) = (self.seen(positions), self.pitches[0], self.axes[0].input);
+    fn fill<T: Element>(&self, isa: Isa, chunk: &OutputChunk, x: &[T], count: usize, copy: &mut [T::Acc]) {
+        let (seen, pitch, input) = (self.seen(chunk), self.pitches[0], self.axes[0].input);
         let seen = seen.start.min(input)..seen.end.min(input);
         let channel = input * pitch;
         for (c, rows) in copy[self.margin..].chunks_exact_mut(self.channel_len).take(count).enumerate() {

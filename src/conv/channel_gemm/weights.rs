@@ -6,8 +6,9 @@ use core::ops::Range;
 use convoke_kernels::Real;
 
 use crate::Op;
+use crate::blas::Blocks;
 use crate::conv::channel_tiles::ChannelPanels;
-use crate::conv::contract::Request;
+use crate::conv::contract::{Request, no_kernel};
 use crate::conv::layout::WeightLayout;
 use crate::conv::planes;
 use crate::conv::shares::Part;
@@ -27,10 +28,9 @@ pub(in crate::conv) struct ChannelWeights {
     pub(in crate::conv) rows: usize,
     /// The same, with the padding of the last panel.
     pub(in crate::conv) padded: usize,
-    /// Input channels of a group.
+    /// Input channels of a group, and the same in blocks of K.
     pub(in crate::conv) channels: usize,
-    /// Input channels of a block of K.
-    pub(in crate::conv) block: usize,
+    pub(in crate::conv) k: Blocks,
     pub(in crate::conv) taps: usize,
     pub(in crate::conv) panels: ChannelPanels,
 }
@@ -47,18 +47,17 @@ impl ChannelWeights {
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
         // ConvTranspose multiplies one tap at a time.
         let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
-        let block = planes::channels_per_block(channels, taps_of_step, MOST_STEPS);
-        let panels =
-            ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(|| String::from("no kernel for this tile"))?;
+        let k = planes::channel_blocks(channels, taps_of_step, MOST_STEPS);
+        let panels = ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(no_kernel)?;
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
         if len.is_none_or(|len| len > isize::MAX as usize / size_of::<f64>()) {
             return Err(String::from("the packed weights do not fit the address space"));
         }
-        let weights = Self { groups, rows, padded, channels, block, taps, panels };
+        let weights = Self { groups, rows, padded, channels, k, taps, panels };
         match request.layout {
-            Some(WeightLayout::ChannelPanels { block: packed, .. }) if *packed != block => {
-                Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"))
+            Some(WeightLayout::ChannelPanels { block: packed, .. }) if *packed != k.size() => {
+                Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {}", k.size()))
             }
             Some(packed) if *packed != weights.layout() => Err(packed.mismatch()),
             _ => Ok(weights),
@@ -66,7 +65,7 @@ impl ChannelWeights {
     }
 
     pub(in crate::conv) fn layout(&self) -> WeightLayout {
-        WeightLayout::ChannelPanels { nr: self.nr(), block: self.block }
+        WeightLayout::ChannelPanels { nr: self.nr(), block: self.k.size() }
     }
 
     pub(in crate::conv) fn nr(&self) -> usize {
@@ -76,15 +75,6 @@ impl ChannelWeights {
     /// Panels of a group.
     pub(in crate::conv) fn count(&self) -> usize {
         self.rows.div_ceil(self.nr())
-    }
-
-    pub(in crate::conv) fn k_blocks(&self) -> usize {
-        self.channels.div_ceil(self.block)
-    }
-
-    /// Input channels of the last block of K.
-    pub(in crate::conv) fn last_block(&self) -> usize {
-        self.channels - self.k_blocks().saturating_sub(1) * self.block
     }
 
     /// Vectors of a pixel of Y.
@@ -121,7 +111,7 @@ impl ChannelWeights {
     }
 
     pub(in crate::conv) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
-        let Self { rows, channels, taps, block, .. } = *self;
+        let Self { rows, channels, taps, k: blocks, .. } = *self;
         if self.group_len() == 0 {
             return;
         }
@@ -133,7 +123,7 @@ impl ChannelWeights {
             for (p, panel) in packed.chunks_mut(self.nr() * self.steps()).enumerate() {
                 let width = panel.len() / self.steps();
                 for (k, step) in panel.chunks_exact_mut(width).enumerate() {
-                    let (tap, c) = planes::step_of(k, channels, taps, block);
+                    let (tap, c) = planes::step_of(k, channels, taps, blocks.size());
                     for (row, packed) in (p * self.nr()..).zip(step) {
                         *packed = if row < rows { value(row, tap, c) } else { T::Acc::ZERO };
                     }

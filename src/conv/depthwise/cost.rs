@@ -35,8 +35,8 @@ impl<A: Real> DepthwiseCost<'_, A> {
                     }
                     Along::Rows => Item::COPIED_ELEMENTS.times(copied as f64),
                 };
-                let unit = copies + Item::KERNEL_CALLS.times(if lanes > 1 { 6.0 } else { 2.0 });
-                unit * plan.chunks as f64
+                let calls = if lanes > 1 { Item::UNIT_GATHER_CALLS } else { Item::UNIT_COPY_CALLS };
+                (copies + calls.times(1.0)) * plan.chunks as f64
             }
         };
         (sums + sources) * (geometry.batch * geometry.group.div_ceil(lanes)) as f64 + Item::TASKS.times(1.0)

@@ -83,7 +83,7 @@ impl<T: Element> Depthwise<T> {
         let (image, first) = (rest / blocks, rest % blocks * unit_groups);
         let groups = first..(first + unit_groups).min(self.geometry.group);
         let positions = match &self.planes {
-            Some((planes, _)) => planes.positions(chunk),
+            Some((planes, _)) => planes.chunk(chunk).positions(),
             None => {
                 let len = source.chunks(&self.geometry).1;
                 chunk * len..((chunk + 1) * len).min(self.geometry.output_spatial())

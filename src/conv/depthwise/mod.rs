@@ -61,7 +61,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
     let plan = best_plan(request, kernels, finish.is_direct(), most_bytes)
-        .ok_or_else(|| shared_planes::too_large(&geometry.axes, shared_planes::MOST_BYTES))?;
+        .ok_or_else(|| shared_planes::too_large(&geometry.axes))?;
 
     let mut scratch = Ledger::default();
     let pieces = DepthwisePieces {

@@ -5,7 +5,7 @@ use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 use super::taps::{Along, TapColumns};
 use crate::conv::contract::Request;
 use crate::conv::macro_kernel::RowPanels;
-use crate::conv::planes::{self, ChunkCut, ChunkLimits, MOST_BYTES, PER_THREAD, PlaneSizes, positions_on};
+use crate::conv::planes::{self, ChunkCut, ChunkLimits, MOST_BYTES, PlaneSizes, positions_on};
 use crate::conv::shares::TASKS_PER_THREAD;
 use crate::element::Element;
 use crate::{Axis, Geometry};
@@ -193,14 +193,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         if self.taps.along == Along::Channels {
             return self.whole_planes(bytes);
         }
-        let limits = ChunkLimits {
-            images: geometry.batch * geometry.group,
-            block: self.taps.channels.max(1),
-            budget_bytes: bytes.min(self.most_bytes),
-            value_bytes: size_of::<T::Acc>(),
-            threads: self.request.threads,
-            per_thread: PER_THREAD[0],
-        };
+        let limits = ChunkLimits::new(self.request, self.taps.channels.max(1), bytes.min(self.most_bytes));
         let outputs = if self.is_direct { 0 } else { self.outputs() };
         let (cut, sizes) = limits.cut(&geometry.axes, |columns| columns.saturating_mul(outputs))?;
         Some(DepthwiseSource::Planes { cut, sizes })

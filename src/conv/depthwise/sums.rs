@@ -51,7 +51,7 @@ impl<T: Element> Depthwise<T> {
     ) {
         for first in 0..step.min(rows) {
             let panels = RowPanels::new((rows - first).div_ceil(step), self.plan.tiles.len());
-            for same in panels.runs(&(0..panels.count())).into_iter().filter(|same| !same.is_empty()) {
+            for same in panels.runs(&(0..panels.count())) {
                 let kernel = &self.plan.tiles[panels.height(same.start) - 1];
                 let tiles = if shares_input { 1 } else { same.len() };
                 same.step_by(tiles).for_each(|tile| run(kernel, first + panels.start(tile) * step, tiles));

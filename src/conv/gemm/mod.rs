@@ -39,7 +39,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let GemmChoice { blocking, tiles, work } = GemmChoice::best(request, most_bytes)?;
     let split = blocking.split;
     let mut scratch = Ledger::default();
-    let copy = scratch.book(blocking.source.name(), blocking.source.copy_len(blocking.block, &tiles));
+    let copy = scratch.book(blocking.source.name(), blocking.source.copy_len(blocking.k.size(), &tiles));
     let sums = scratch.book("sums", tiles.scratch_len(0..split.share_panels(), blocking.vectors, blocking.k_parts));
     let recipe = Recipe {
         kernel: tiles.name(),
@@ -47,7 +47,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             "{}, X {}, K in blocks of {}, {}, weights in {}",
             tiles.describe(),
             blocking.source,
-            blocking.block * geometry.kernel_volume(),
+            blocking.k.size() * geometry.kernel_volume(),
             Count(split.columns, "chunk"),
             Count(split.shares, "part")
         ),
@@ -59,7 +59,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
-        let source = GemmSource::new(blocking.source, blocking.block, geometry, &tiles);
+        let source = GemmSource::new(blocking.source, blocking.k, geometry, &tiles);
         let (maps, geometry) = (source.maps(tiles.lanes), geometry.clone());
         Box::new(Gemm { geometry, isa, finish, maps, tiles, blocking, source, copy, sums })
     });
@@ -228,16 +228,16 @@ impl<T: Element> Lowering<T> for Gemm<T> {
             at: geometry.output_offset(image, group * rows, start),
         };
         // Without channels, one empty block stores the bias.
-        for first in (0..channels.max(1)).step_by(self.blocking.block) {
-            let block = first..(first + self.blocking.block).min(channels);
+        for block in self.blocking.k.iter() {
+            let x = x.get(block.start * input..).unwrap_or(&[]);
             match &self.source {
                 GemmSource::Planes(source) => {
                     let planes = &mut copy[..block.len() * source.planes.channel_len];
-                    source.planes.fill(self.isa, &source.planes.chunk(columns), &x[first * input..], planes);
+                    source.planes.fill(self.isa, &source.planes.chunk(columns), x, planes);
                     self.multiply_planes(&task, source, block, copy, sums);
                 }
                 GemmSource::Rows(source) => {
-                    let x = x.get(first * input + start..).unwrap_or(&[]);
+                    let x = x.get(start..).unwrap_or(&[]);
                     self.multiply_rows(&task, source, block, (x, input - start), (copy, sums));
                 }
             }

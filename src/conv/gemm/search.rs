@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use convoke_kernels::{Prefetch, Real};
 
 use super::source::{RowReading, SourcePlan, cropped, visible_runs};
-use crate::conv::contract::Request;
+use crate::blas::Blocks;
+use crate::conv::contract::{Request, no_kernel};
 use crate::conv::layout::WeightLayout;
 use crate::conv::macro_kernel::{SpatialTiles, lanes};
 use crate::conv::planes::{self, ChunkLimits, PER_THREAD, PlaneSizes};
@@ -46,18 +47,12 @@ fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// Whether rows of B are rows of X: kernel 1, stride 1 and no padding.
-fn is_pointwise(axes: &[Axis]) -> bool {
-    axes.iter().all(|axis| axis.kernel == 1 && axis.stride == 1 && !axis.is_padded())
-}
-
 /// How the product is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GemmBlocking {
     pub(super) source: SourcePlan,
-    /// Input channels of a block of K, and blocks.
-    pub(super) block: usize,
-    pub(super) k_blocks: usize,
+    /// Input channels in blocks of K.
+    pub(super) k: Blocks,
     /// Input channels of a block of the packed weights: all, if there is one tap. The order of K then does
     /// not depend on the blocks.
     pub(super) packed_block: usize,
@@ -83,7 +78,9 @@ impl<A: Real> GemmChoice<A> {
     /// The reason why there is none.
     pub(super) fn best<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
         let search = GemmSearch { request, most_bytes };
-        let choices = if is_pointwise(&request.geometry.axes) { search.of_rows()? } else { search.of_planes()? };
+        // Rows of B are rows of X, if each output reads one position.
+        let is_pointwise = request.geometry.axes.iter().all(Axis::is_unit);
+        let choices = if is_pointwise { search.of_rows()? } else { search.of_planes()? };
         let mut choices = choices.into_iter();
         let mut best = choices.next().expect("a search without an error has a choice");
         for other in choices {
@@ -143,7 +140,7 @@ impl<T: Element> GemmSearch<'_, T> {
         let Request { geometry, machine, .. } = *self.request;
         let mr = self.packed_height()?;
         SpatialTiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, vector_slots)
-            .ok_or_else(|| String::from("no kernel for this tile"))
+            .ok_or_else(no_kernel)
     }
 
     /// What all tasks take. Each load of a vector of B takes `vector_slots` slots of a port, and a chunk
@@ -176,21 +173,13 @@ impl<T: Element> GemmSearch<'_, T> {
         let (rows, channels, taps) =
             (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.kernel_volume());
         let axes = cropped(geometry).axes;
-        let block = planes::channels_per_block(channels, taps, MOST_STEPS);
-        let (k_blocks, value_bytes) = (channels.div_ceil(block), size_of::<T::Acc>());
-        let k_parts = k_blocks.max(1) * visible_runs(&geometry.axes);
-        let a_bytes = (rows * block * taps).saturating_mul(value_bytes);
-        let limits = ChunkLimits {
-            images: geometry.batch * geometry.group,
-            block,
-            budget_bytes: planes::budget_beside(machine, a_bytes).min(self.most_bytes),
-            value_bytes,
-            threads,
-            per_thread,
-        };
+        let k = planes::channel_blocks(channels, taps, MOST_STEPS);
+        let k_parts = k.count() * visible_runs(&geometry.axes);
+        let a_bytes = (rows * k.size() * taps).saturating_mul(size_of::<T::Acc>());
+        let budget_bytes = planes::budget_beside(machine, a_bytes).min(self.most_bytes);
+        let limits = ChunkLimits { per_thread, ..ChunkLimits::new(self.request, k.size(), budget_bytes) };
         let sums_of = |columns: usize| if k_parts > 1 { columns.saturating_mul(rows) } else { 0 };
-        let (cut, sizes) =
-            limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
+        let (cut, sizes) = limits.cut(&axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes))?;
         let lanes = lanes::<T::Acc>(self.request.isa());
         let vectors = sizes.columns.div_ceil(lanes);
         let vector_slots = if view::is_shifted(&axes) { machine.unaligned_slots::<T::Acc>(lanes) } else { 1.0 };
@@ -198,9 +187,9 @@ impl<T: Element> GemmSearch<'_, T> {
         let (images, groups, columns, panels) = (geometry.batch, geometry.group, sizes.chunks, tiles.panels.count());
         let shares = if threads == 1 { 1 } else { threads.div_ceil(images * groups * columns).clamp(1, panels.max(1)) };
         let split = GemmSplit { images, groups, columns, panels, shares };
-        let packed_block = if taps == 1 { channels } else { block };
+        let packed_block = if taps == 1 { channels } else { k.size() };
         let source = SourcePlan::Planes(cut, sizes);
-        let blocking = GemmBlocking { source, block, k_blocks, packed_block, k_parts, vectors, split };
+        let blocking = GemmBlocking { source, k, packed_block, k_parts, vectors, split };
         let copies = self.plane_copies(&sizes);
         let work = self.work(&blocking, &tiles, vector_slots, copies);
         Ok(GemmChoice { blocking, tiles, work })
@@ -217,14 +206,15 @@ impl<T: Element> GemmSearch<'_, T> {
     fn of_rows(&self) -> Result<Vec<GemmChoice<T::Acc>>, String> {
         let Request { geometry, machine, threads, .. } = *self.request;
         let (channels, positions) = (geometry.in_channels_per_group(), geometry.input_spatial());
-        let block = channels.div_ceil(channels.div_ceil(most_rows(machine)).max(1)).max(1);
-        if u32::try_from(block.saturating_mul(positions)).is_err() {
-            return Err(alloc::format!("{block} rows of X, of {positions} positions each, exceed 32-bit offsets"));
+        let k = Blocks::new(channels, most_rows(machine));
+        if u32::try_from(k.size().saturating_mul(positions)).is_err() {
+            let rows = k.size();
+            return Err(alloc::format!("{rows} rows of X, of {positions} positions each, exceed 32-bit offsets"));
         }
         let tiles = || self.tiles(self.vectors(), self.row_slots());
-        let mut choices = alloc::vec![self.of_columns(block, tiles()?)];
+        let mut choices = alloc::vec![self.of_columns(k, tiles()?)];
         if threads > 1 && threads <= choices[0].tiles.panels.count() {
-            choices.push(self.of_panels(block, tiles()?));
+            choices.push(self.of_panels(k, tiles()?));
         }
         Ok(choices)
     }
@@ -242,7 +232,7 @@ impl<T: Element> GemmSearch<'_, T> {
     }
 
     /// Columns of a task are whole tiles, enough for every thread to have a few tasks.
-    fn of_columns(&self, block: usize, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
+    fn of_columns(&self, k: Blocks, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
         let Request { geometry, threads, .. } = *self.request;
         let (vectors, images, widest) = (self.vectors(), geometry.batch * geometry.group, tiles.widest());
         let of_task = (vectors * images).div_ceil(if threads == 1 { 1 } else { TASKS_PER_THREAD * threads });
@@ -251,35 +241,33 @@ impl<T: Element> GemmSearch<'_, T> {
         let chunks = images * vectors.div_ceil(task_vectors);
         let shares =
             if threads == 1 { 1 } else { (2 * threads).div_ceil(chunks).clamp(1, tiles.panels.count().max(1)) };
-        self.of_row_chunks(block, tiles, task_vectors, shares)
+        self.of_row_chunks(k, tiles, task_vectors, shares)
     }
 
     /// Each thread has a share of the panels, for as many columns as the sums of a task allow. So
     /// threads write whole rows of Y. Where rows are cut, two threads write the cache line in which
     /// one ends and the other begins.
-    fn of_panels(&self, block: usize, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
+    fn of_panels(&self, k: Blocks, tiles: SpatialTiles<T::Acc>) -> GemmChoice<T::Acc> {
         let (shares, widest) = (self.request.threads, tiles.widest());
         let most_tiles = self.most_vectors(&tiles, shares).min(self.vectors()).div_ceil(widest);
-        self.of_row_chunks(block, tiles, most_tiles.max(1) * widest, shares)
+        self.of_row_chunks(k, tiles, most_tiles.max(1) * widest, shares)
     }
 
     /// Chunks of `task_vectors` vectors of columns, and panels in `shares` shares.
     fn of_row_chunks(
         &self,
-        block: usize,
+        k: Blocks,
         tiles: SpatialTiles<T::Acc>,
         task_vectors: usize,
         shares: usize,
     ) -> GemmChoice<T::Acc> {
         let Request { geometry, .. } = *self.request;
         let (channels, panels) = (geometry.in_channels_per_group(), tiles.panels.count());
-        let k_blocks = channels.div_ceil(block).max(1);
         let (columns, vectors) = (self.vectors().div_ceil(task_vectors), task_vectors.min(self.vectors()));
         let split = GemmSplit { images: geometry.batch, groups: geometry.group, columns, panels, shares };
         let reading = RowReading::new::<T>(geometry, panels);
         let source = SourcePlan::Rows(reading, task_vectors * tiles.lanes);
-        let blocking =
-            GemmBlocking { source, block, k_blocks, packed_block: channels, k_parts: k_blocks, vectors, split };
+        let blocking = GemmBlocking { source, k, packed_block: channels, k_parts: k.count(), vectors, split };
         // As f64: hostile sizes may exceed usize.
         let (packed, vector_slots) = match reading {
             RowReading::Packed => (channels as f64 * (vectors * tiles.lanes) as f64, 1.0),

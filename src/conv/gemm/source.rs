@@ -7,6 +7,7 @@ use core::ops::Range;
 
 use convoke_kernels::{Isa, Prefetch, Real, RowOffsets, StoreMap, stream};
 
+use crate::blas::Blocks;
 use crate::conv::macro_kernel::SpatialTiles;
 use crate::conv::planes::{ChunkCut, PaddedPlanes, PlaneSizes};
 use crate::element::Element;
@@ -65,10 +66,10 @@ pub(super) enum GemmSource {
 }
 
 impl GemmSource {
-    /// The tables for blocks of `block` channels.
-    pub(super) fn new<A: Real>(plan: SourcePlan, block: usize, geometry: &Geometry, tiles: &SpatialTiles<A>) -> Self {
+    /// The tables for blocks `k` of channels.
+    pub(super) fn new<A: Real>(plan: SourcePlan, k: Blocks, geometry: &Geometry, tiles: &SpatialTiles<A>) -> Self {
         match plan {
-            SourcePlan::Planes(cut, _) => Self::Planes(Box::new(SourcePlanes::new(block, geometry, cut))),
+            SourcePlan::Planes(cut, _) => Self::Planes(Box::new(SourcePlanes::new(k, geometry, cut))),
             SourcePlan::Rows(reading, chunk) => {
                 let positions = geometry.input_spatial();
                 let row = |k: usize| u32::try_from(k * positions).expect("the search checks the offsets");
@@ -76,8 +77,8 @@ impl GemmSource {
                     reading,
                     chunk,
                     positions,
-                    in_place: RowOffsets::new((0..block).map(row).collect()),
-                    packed: RowOffsets::packed(block, tiles.widest() * tiles.lanes),
+                    in_place: RowOffsets::new((0..k.size()).map(row).collect()),
+                    packed: RowOffsets::packed(k.size(), tiles.widest() * tiles.lanes),
                 })
             }
         }
@@ -85,7 +86,7 @@ impl GemmSource {
 
     pub(super) fn positions(&self, chunk: usize) -> Range<usize> {
         match self {
-            Self::Planes(source) => source.planes.positions(chunk),
+            Self::Planes(source) => source.planes.chunk(chunk).positions(),
             Self::Rows(source) => chunk * source.chunk..((chunk + 1) * source.chunk).min(source.positions),
         }
     }
@@ -117,29 +118,27 @@ pub(super) struct SourcePlanes {
     pub(super) taps: Vec<Range<usize>>,
     /// Positions of a full chunk, and of the last one, along the axis that is cut.
     extents: [usize; 2],
-    /// The row offsets of a full block of K, and of the last one, and the channels of a full block.
+    /// The blocks of K, and the row offsets of a full one, and of the last one.
+    k: Blocks,
     koff: [RowOffsets; 2],
-    block: usize,
 }
 
 impl SourcePlanes {
-    fn new(block: usize, geometry: &Geometry, cut: ChunkCut) -> Self {
+    fn new(k: Blocks, geometry: &Geometry, cut: ChunkCut) -> Self {
         let planes = PaddedPlanes::new(&cropped(geometry), cut);
-        let channels = geometry.in_channels_per_group();
-        let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
         let edge = geometry.axes[cut.axis].output % cut.extent;
         Self {
             taps: visible_taps(&geometry.axes),
             extents: [cut.extent, if edge == 0 { cut.extent } else { edge }],
-            koff: [planes.offsets(block), planes.offsets(last_block)],
-            block,
+            k,
+            koff: k.lens().map(|block| planes.offsets(block)),
             planes,
         }
     }
 
     /// The row offsets of a block of K with `width` channels.
     pub(super) fn koff(&self, width: usize) -> &RowOffsets {
-        &self.koff[usize::from(width != self.block)]
+        &self.koff[usize::from(width != self.k.size())]
     }
 }
 

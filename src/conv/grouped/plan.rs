@@ -109,7 +109,7 @@ impl<A: Real> GroupedTiles<A> {
     pub(super) fn cover(&self, height: usize, vectors: usize) -> impl Iterator<Item = TileRun<A>> {
         let kernels = move || self.kernels.iter().filter(move |kernel| kernel.mr() == height);
         let widths = RowPanels::new(vectors, kernels().map(GroupedKernel::nrv).max().unwrap_or(1));
-        widths.runs(&(0..widths.count())).into_iter().filter(|same| !same.is_empty()).filter_map(move |same| {
+        widths.runs(&(0..widths.count())).filter_map(move |same| {
             let (first, width) = (widths.start(same.start), widths.height(same.start));
             let kernel = kernels().filter(|kernel| kernel.nrv() >= width).min_by_key(|kernel| kernel.nrv())?;
             Some(TileRun { kernel, first, vectors: same.len() * width })

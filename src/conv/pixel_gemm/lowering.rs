@@ -128,15 +128,14 @@ impl<T: Element> PixelGemm<T> {
             let kernel = &kernels[group.pixels - 1];
             let taps = PixelTaps::new(group.table, group.count, group.pixels);
             let place = self.place(chunk.tiles, &group, channels.clone());
-            // Without channels, one empty block stores the bias.
-            for block in (0..weights.channels.max(1)).step_by(weights.block) {
-                let width = weights.block.min(weights.channels - block);
-                let x = chunk.x.get(block..).unwrap_or(&[]);
-                let x = Pixels { x, zeros: chunk.zeros, channels: width * joined, taps };
-                let w = &panel[block * weights.taps * nr..][..width * weights.taps * nr];
-                match block + width == weights.channels {
-                    true => store.pixels(kernel, (&x, w), scratch, block > 0, &place),
-                    false => kernel.partial(&x, w, scratch.sums, block > 0),
+            for block in weights.k.iter() {
+                let x = chunk.x.get(block.start..).unwrap_or(&[]);
+                let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * joined, taps };
+                let step = weights.taps * nr;
+                let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
+                match block.end == weights.channels {
+                    true => store.pixels(kernel, (&x, w), scratch, accumulate, &place),
+                    false => kernel.partial(&x, w, scratch.sums, accumulate),
                 }
             }
         });

@@ -115,7 +115,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
                 PixelSource::Copy(_) => "in copied rows",
             },
             Count(blocking.phases.len(), "phase"),
-            weights.block * weights.taps,
+            weights.k.size() * weights.taps,
             Count(split.columns, "chunk"),
             Count(split.shares, "part")
         ),
@@ -144,7 +144,7 @@ impl<A: Real> PixelBlocking<A> {
         let narrow = widths.next().ok_or_else(|| String::from("no kernel for this tile"))?;
         let kernels = [narrow, widths.last().unwrap_or(narrow)];
         let most_pixels = kernels[0].len().min(kernels[1].len());
-        let is_joined = weights.k_blocks() == 1 && joins_taps(geometry);
+        let is_joined = weights.k.count() == 1 && joins_taps(geometry);
         let (is_copied, pads) = (!T::DIRECT || geometry.x_layout != Layout::ChannelsLast, geometry.axes.last().is_some_and(crate::Axis::is_padded));
         let source = match is_copied || (is_joined && pads) {
             true => PixelSource::Copy(RowCopy { channels: weights.channels, is_joined, most_len: 0 }),
@@ -236,7 +236,7 @@ impl<A: Real> PixelBlocking<A> {
 
     /// Steps of k of one tap of a call, at most.
     fn channels_of_call(&self) -> usize {
-        self.weights.block * self.taps_of_call()
+        self.weights.k.size() * self.taps_of_call()
     }
 
     /// Taps of the kernel that are one tap of a call.
@@ -285,8 +285,8 @@ impl<A: Real> PixelBlocking<A> {
         let is_narrow = rest > 0 && weights.panels.panel(rest).1;
         let cycles = panels(0, usize::from(is_narrow)) + panels(1, weights.count() - usize::from(is_narrow));
         let steps = (phase.phase.taps() * weights.channels) as f64;
-        let vectors = (pixels * weights.vectors()) as f64 * weights.k_blocks() as f64;
-        let calls = weights.count() as f64 * weights.k_blocks() as f64;
+        let vectors = (pixels * weights.vectors()) as f64 * weights.k.count() as f64;
+        let calls = weights.count() as f64 * weights.k.count() as f64;
         (Item::ARITHMETIC_CYCLES.times(cycles * steps)
             + Item::STORED_VECTORS.times(vectors)
             + Item::KERNEL_CALLS.times(calls)

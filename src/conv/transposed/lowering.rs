@@ -18,6 +18,7 @@ use crate::conv::view::OutputPhases;
 use crate::element::Element;
 use crate::exec::split::{Patch, Span, Split};
 use crate::exec::{Arena, Line};
+use crate::machine::NEAR_Y_BYTES;
 
 pub(super) struct Transposed<T: Element> {
     pub(super) geometry: Geometry,
@@ -99,7 +100,7 @@ impl<T: Element> Transposed<T> {
             mode,
             k_blocks,
             is_near: panel_bytes <= a_block_bytes(request.machine),
-            is_far: geometry.output_len() * size_of::<T>() > request.machine.near_y_bytes(),
+            is_far: geometry.output_len() * size_of::<T>() > NEAR_Y_BYTES,
             split,
             scratch,
         }
@@ -140,9 +141,8 @@ impl<T: Element> Split for Transposed<T> {
         for group in self.split.groups(part.group) {
             let channels = group * rows + panels.start..group * rows + panels.end;
             let span = |axis: usize| {
-                let (phases, positions) = (&self.phases[axis], self.planes.range(&chunk, axis));
-                let outputs = phases.first_output(positions.start)..phases.first_output(positions.end);
-                Span::new(outputs, phases.axis.output)
+                let phases = &self.phases[axis];
+                Span::new(phases.outputs(&self.planes.range(&chunk, axis)), phases.axis.output)
             };
             Patch::for_each_box(part.image..part.image + 1, &channels, self.phases.len(), span, patch);
         }
@@ -164,7 +164,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     let (members, steps) = (&self.slots.classes[pass.class], channels * pass.taps);
                     let packed = &mut packed[pass.before * channels * height..][..pass.phases * height * steps];
                     self.tiles.of_class(pass.phases, height).pack(steps, packed, |i, k| {
-                        let (t, c) = pass.step(k, channels);
+                        let (t, c) = pass.step(k);
                         let tap = self.tap(outer, members[i / height], t);
                         w[((group * channels + c) * rows + row + i % height) * taps + tap].to_acc()
                     });

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use convoke_kernels::RowOffsets;
 
-use super::tiles::block_channels;
+use super::tiles::blocks_of_k;
+use crate::blas::Blocks;
 use crate::conv::planes::{PaddedPlanes, for_each_position, step_of};
 use crate::conv::view::OutputPhases;
 
@@ -60,8 +61,8 @@ pub(super) struct PhasePass {
     pub(super) slot: usize,
     pub(super) phases: usize,
     pub(super) taps: usize,
-    /// Channels of a block of K.
-    pub(super) block: usize,
+    /// Channels in blocks of K.
+    pub(super) k: Blocks,
     /// The rows of B, for a full block of K and for the last one.
     pub(super) koff: [RowOffsets; 2],
     /// Values of the packed weights before those of this pass, for each output channel of a panel
@@ -89,8 +90,8 @@ impl OuterPhase {
                 let shifts = along.taps[members[0]].iter().map(|tap| tap.shift);
                 let views: Vec<_> = offsets.iter().flat_map(|at| shifts.clone().map(move |shift| at + shift)).collect();
                 let (taps, phases) = (views.len(), members.len());
-                let (block, koff) = rows_of_b(&views, channels, planes.channel_len);
-                passes.push(PhasePass { class, slot, phases, taps, block, koff, before });
+                let (k, koff) = rows_of_b(&views, channels, planes.channel_len);
+                passes.push(PhasePass { class, slot, phases, taps, k, koff, before });
                 slot += phases;
                 before += phases * taps;
             }
@@ -118,27 +119,26 @@ fn outer_taps(outer: &[OutputPhases], r: &[usize], pitches: &[usize]) -> (Vec<us
     (taps, offsets)
 }
 
-/// The channels of a block of K, and the rows of B of a full block and of the last one. `views` are the
+/// The blocks of K, and the rows of B of a full block and of the last one. `views` are the
 /// offsets of the taps' views in a plane.
-fn rows_of_b(views: &[usize], channels: usize, channel_len: usize) -> (usize, [RowOffsets; 2]) {
+fn rows_of_b(views: &[usize], channels: usize, channel_len: usize) -> (Blocks, [RowOffsets; 2]) {
     let taps = views.len();
-    let block = block_channels(channels, taps);
-    let last_block = channels - (channels.div_ceil(block).max(1) - 1) * block;
-    let koff = [block, last_block].map(|width| {
+    let k = blocks_of_k(channels, taps);
+    let koff = k.lens().map(|width| {
         let row = |step: usize| {
             let (t, c) = step_of(step, width, taps, INNER_CHANNELS);
             (c * channel_len + views[t]) as u32
         };
         RowOffsets::new((0..taps * width).map(row).collect())
     });
-    (block, koff)
+    (k, koff)
 }
 
 impl PhasePass {
     /// The tap and the channel of step `k`.
-    pub(super) fn step(&self, k: usize, channels: usize) -> (usize, usize) {
-        let first = k / (self.block * self.taps) * self.block;
-        let (t, c) = step_of(k - first * self.taps, self.block.min(channels - first), self.taps, INNER_CHANNELS);
-        (t, first + c)
+    pub(super) fn step(&self, k: usize) -> (usize, usize) {
+        let block = self.k.range(k / (self.k.size() * self.taps));
+        let (t, c) = step_of(k - block.start * self.taps, block.len(), self.taps, INNER_CHANNELS);
+        (t, block.start + c)
     }
 }

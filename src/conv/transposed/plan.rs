@@ -13,9 +13,7 @@ use super::passes::PhaseSlots;
 use super::tiles::{self, PhaseProducts, PhaseTiles};
 use crate::conv::contract::Request;
 use crate::conv::layout::WeightLayout;
-use crate::conv::planes::{
-    ChunkCut, ChunkLimits, MOST_BYTES, PER_THREAD, PlaneSizes, chunk_bytes, positions_on, too_large,
-};
+use crate::conv::planes::{ChunkCut, ChunkLimits, PlaneSizes, chunk_bytes, positions_on, too_large};
 use crate::conv::shares::{GemmSplit, TASKS_PER_THREAD};
 use crate::conv::store::Finish;
 use crate::conv::view::OutputPhases;
@@ -84,7 +82,7 @@ impl<A: Real> PhasePlan<A> {
             lates.filter_map(|late| PhaseLayer::new(request, late).plan(most_bytes, packed.map(|packed| packed.1)));
         plans.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles())).ok_or_else(|| match packed {
             Some(_) => String::from("the weights are packed for other tiles"),
-            None => too_large(axes, MOST_BYTES),
+            None => too_large(axes),
         })
     }
 
@@ -125,8 +123,9 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
     fn new(request: &'a Request<'a, T>, late: usize) -> Self {
         let geometry = request.geometry;
         let last = geometry.axes.len() - 1;
-        let phases = |(i, axis)| OutputPhases::new(axis, if i == last { late } else { OutputPhases::cropped(axis) });
-        let phases: Vec<_> = geometry.axes.iter().enumerate().map(phases).collect();
+        let late = |(i, axis)| (axis, if i == last { late } else { OutputPhases::cropped(axis) });
+        let axes = geometry.axes.iter().enumerate().map(late);
+        let phases: Vec<_> = axes.map(|(axis, late)| OutputPhases::new(axis, late).listed()).collect();
         let along = &phases[last];
         let (slots, channels) = (PhaseSlots::new(along), geometry.in_channels_per_group());
         let outer_taps = geometry.kernel_volume() / along.axis.kernel;
@@ -134,7 +133,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let classes = slots.classes.iter().map(class).collect();
         let products = PhaseProducts { rows: geometry.out_channels_per_group(), classes };
         let most_taps = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
-        let k_blocks = channels.div_ceil(tiles::block_channels(channels, most_taps.max(1))).max(1);
+        let k_blocks = tiles::blocks_of_k(channels, most_taps.max(1)).count();
         // The products of the largest tile.
         let most_fmas = spatial_kernels::<T::Acc>(request.isa()).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
         let tile_cycles = (most_fmas * channels * most_taps) as f64 / request.machine.fmas_per_cycle;
@@ -171,16 +170,10 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
 
     /// The chunks, with planes of all channels. None if the planes are too large.
     fn cut(&self, most_bytes: usize) -> Option<(ChunkCut, PlaneSizes)> {
-        let Request { geometry, machine, threads, .. } = *self.request;
+        let Request { geometry, machine, .. } = *self.request;
         let kept_rows = if self.k_blocks > 1 { tiles::TILE_ROWS.max(self.slots.with_taps) } else { 0 };
-        let limits = ChunkLimits {
-            images: geometry.batch * geometry.group,
-            block: geometry.in_channels_per_group(),
-            budget_bytes: chunk_bytes(machine).min(most_bytes),
-            value_bytes: size_of::<T::Acc>(),
-            threads,
-            per_thread: PER_THREAD[0],
-        };
+        let budget_bytes = chunk_bytes(machine).min(most_bytes);
+        let limits = ChunkLimits::new(self.request, geometry.in_channels_per_group(), budget_bytes);
         limits.cut(&self.convs, |columns| columns.saturating_mul(kept_rows))
     }
 

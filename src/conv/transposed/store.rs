@@ -100,7 +100,7 @@ impl<T: Element> Transposed<T> {
             }
             let mut vector = 0;
             while vector < here.vectors {
-                let nrv = self.tiles.width(here.vectors - vector)[0].nrv();
+                let nrv = self.tiles.widths.of(here.vectors - vector)[0].nrv();
                 self.set_column_tile(here, vector..vector + nrv, &mut column_tile);
                 vector += nrv;
                 if is_paired && column_tile.find_pairs(self.tiles.lanes) {
@@ -186,9 +186,10 @@ impl<T: Element> Transposed<T> {
             }
             let within = |column: usize| column.clamp(begin, begin + here.along.len()) - begin;
             let (from, to) = (within(columns.start), within(columns.end));
-            let [first, end] = [from, to].map(|v| along.first_output(here.along.start + v));
-            let phase = along.output_place(here.along.start + from, first);
-            runs[count] = OutputRun { from: begin + from - columns.start, phase, at: place + first, len: end - first };
+            let outputs = along.outputs(&(here.along.start + from..here.along.start + to));
+            let phase = along.output_place(here.along.start + from, outputs.start);
+            let (from, at) = (begin + from - columns.start, place + outputs.start);
+            runs[count] = OutputRun { from, phase, at, len: outputs.len() };
             count += 1;
         }
         (count, row)
@@ -220,15 +221,14 @@ impl<T: Element> Transposed<T> {
             let tiles = self.tiles.of_class(pass.phases, panel.height);
             let next = if panel.has_next { panel.height * self.channel_weights } else { all.len() };
             let next = all.get(next + pass.before * channels * panel.height..).unwrap_or(&[]);
-            for first in (0..channels).step_by(pass.block) {
-                let width = pass.block.min(channels - first);
-                let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
-                let (from, to) = (first * pass.taps, (first + width) * pass.taps);
+            for block in pass.k.iter() {
+                let koff = pass.koff[usize::from(block.len() != pass.k.size())].rows(0..block.len() * pass.taps);
+                let (from, to) = (block.start * pass.taps, block.end * pass.taps);
                 let mut vector = column_tiles.start;
                 while vector < column_tiles.end {
-                    let kernels = self.tiles.width(column_tiles.end - vector);
+                    let kernels = self.tiles.widths.of(column_tiles.end - vector);
                     let nr = kernels[0].nr();
-                    let b = &here.planes[first * self.planes.channel_len + vector * self.tiles.lanes..];
+                    let b = &here.planes[block.start * self.planes.channel_len + vector * self.tiles.lanes..];
                     let at = self.column_tile_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for t in 0..tiles.count() {
                         let (row, height) = (tiles.start(t), tiles.height(t));
@@ -242,7 +242,7 @@ impl<T: Element> Transposed<T> {
                         let prefetch = prefetch.map_or(Prefetch::NONE, Prefetch::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels[height - 1].partial(a, b, koff, prefetch, tile, first > 0);
+                        kernels[height - 1].partial(a, b, koff, prefetch, tile, block.start > 0);
                     }
                     vector += kernels[0].nrv();
                 }
@@ -329,7 +329,7 @@ impl<T: Element> Transposed<T> {
         tile: &mut [T::Acc],
     ) {
         let (io, pass) = (store.io, &here.outer.passes[0]);
-        let kernels = self.tiles.width(column_tile.vectors.len());
+        let kernels = self.tiles.widths.of(column_tile.vectors.len());
         let (k, ldy) = (self.geometry.in_channels_per_group() * pass.taps, self.positions);
         let koff = pass.koff[0].rows(0..k);
         let b = &here.planes[column_tile.vectors.start * self.tiles.lanes..];

@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use convoke_kernels::catalogue::spatial_widths;
 use convoke_kernels::{Real, SpatialKernel};
 
-use crate::conv::macro_kernel::{RowPanels, spatial_cycles};
-use crate::conv::planes::channels_per_block;
+use crate::blas::Blocks;
+use crate::conv::macro_kernel::{RowPanels, TileWidths, spatial_cycles};
+use crate::conv::planes::channel_blocks;
 use crate::machine::{Item, Machine, Work};
 
 /// Rows of a tile (phases times channels), about. The sums of a column tile then stay in the L1 cache.
@@ -20,9 +21,9 @@ const MOST_STEPS: usize = 512;
 /// cache of 48 KiB. A fixed number, because packed weights and the order of sums depend on it.
 const MOST_BLOCK_CHANNELS: usize = 352;
 
-/// Channels of a block of K, for `taps` taps.
-pub(super) fn block_channels(channels: usize, taps: usize) -> usize {
-    channels_per_block(channels, taps, MOST_STEPS.min(MOST_BLOCK_CHANNELS * taps))
+/// Channels in blocks of K, for `taps` taps.
+pub(super) fn blocks_of_k(channels: usize, taps: usize) -> Blocks {
+    channel_blocks(channels, taps, MOST_STEPS.min(MOST_BLOCK_CHANNELS * taps))
 }
 
 /// The sizes of a layer's products.
@@ -40,8 +41,7 @@ pub(super) struct PhaseTiles<T: Real> {
     /// Rows of the tallest kernel.
     pub(super) mr: usize,
     pub(super) lanes: usize,
-    /// The kernels of each width, the widest first, by their rows.
-    widths: Vec<&'static [SpatialKernel<T>]>,
+    pub(super) widths: TileWidths<T>,
 }
 
 impl<T: Real> PhaseTiles<T> {
@@ -89,15 +89,7 @@ impl<T: Real> PhaseTiles<T> {
 
     /// Of the widths that have kernels of `mr` rows, the kernels of up to `mr` rows.
     fn new(widths: &[&'static [SpatialKernel<T>]], panels: RowPanels, mr: usize) -> Self {
-        let lanes = widths[0][0].lanes();
-        let widths = widths.iter().rev().copied().filter(|kernels| kernels.len() >= mr).collect();
-        Self { panels, mr, lanes, widths }
-    }
-
-    /// The widest kernels of at most `vectors` vectors.
-    pub(super) fn width(&self, vectors: usize) -> &'static [SpatialKernel<T>] {
-        // The last width is one vector, which the catalogue has for every height.
-        self.widths.iter().find(|kernels| kernels[0].nrv() <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
+        Self { panels, mr, lanes: widths[0][0].lanes(), widths: TileWidths::new(widths, mr) }
     }
 
     /// The tiles of a class of `phases`, for `channels` output channels.
@@ -106,33 +98,28 @@ impl<T: Real> PhaseTiles<T> {
     }
 
     pub(super) fn widest(&self) -> usize {
-        self.widths[0][0].nrv()
+        self.widths.widest()[0].nrv()
     }
 
     pub(super) fn name(&self) -> &'static str {
-        self.widths[0][self.mr - 1].name()
+        self.widths.widest()[self.mr - 1].name()
     }
 
     /// The products of all phases of all axes, for all rows and `vectors` vectors of columns.
     fn work(&self, machine: &Machine, products: &PhaseProducts, vectors: usize) -> Work {
         let mut work = Work::default();
-        let mut at = 0;
-        while at < vectors {
-            let kernels = self.width(vectors - at);
-            let nrv = kernels[0].nrv();
-            let column_tiles = if nrv == self.widest() { (vectors - at) / nrv } else { 1 };
-            work += self.column_tile_work(machine, products, kernels) * column_tiles as f64;
-            at += column_tiles * nrv;
+        for (kernels, count) in self.widths.cover(vectors) {
+            work += self.column_tile_work(machine, products, kernels) * count as f64;
         }
         work
     }
 
     fn column_tile_work(&self, machine: &Machine, products: &PhaseProducts, kernels: &[SpatialKernel<T>]) -> Work {
         let mut work = Work::default();
-        for run in self.panels.runs(&(0..self.panels.count())).into_iter().filter(|run| !run.is_empty()) {
+        for run in self.panels.runs(&(0..self.panels.count())) {
             for (phases, steps) in &products.classes {
                 let tiles = self.of_class(*phases, self.panels.height(run.start));
-                for equal in tiles.runs(&(0..tiles.count())).into_iter().filter(|equal| !equal.is_empty()) {
+                for equal in tiles.runs(&(0..tiles.count())) {
                     let kernel = &kernels[tiles.height(equal.start) - 1];
                     work += tile_work(machine, kernel, *steps) * (run.len() * equal.len()) as f64;
                 }

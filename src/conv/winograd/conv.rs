@@ -12,7 +12,7 @@ use core::ops::Range;
 use convoke_kernels::Real;
 
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
-use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView};
+use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, three};
 use crate::conv::contract::{Io, Request};
 use crate::conv::macro_kernel::lanes;
 use crate::conv::store::Finish;
@@ -20,6 +20,7 @@ use crate::element::Element;
 use crate::exec::Line;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
+use crate::machine::NEAR_Y_BYTES;
 use crate::{Axis, Geometry};
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
@@ -58,7 +59,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         taps,
         filters: geometry.out_channels_per_group(),
         stores: PixelStores::Rows,
-        roles: AxisRoles::new(&axes)?,
+        roles: AxisRoles::new(three(&axes)?)?,
     })
 }
 
@@ -66,7 +67,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
 /// The rule that the layer breaks.
 pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorView<T>, String> {
     let geometry = request.geometry;
-    let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
+    let is_large = geometry.output_len() * size_of::<T>() >= NEAR_Y_BYTES;
     // Some CPUs write a line to memory several times if a store past the caches has a part of it.
     let is_whole_line = lanes::<T::Acc>(request.isa()) * size_of::<T>() == size_of::<Line>();
     // Activations other than clamps read what was stored.
@@ -135,7 +136,8 @@ impl<T: Element> TileOperator<T> for WinogradConv {
         let stores = [Stores::row(at, row.width).times(count, channel_step).times(row.height, row_step)];
         let pixels = row.pixels(channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
         if sub.along.step == 1
-            && let Some(is_good) = store.direct_at_first(at, bias, stores, |mut y, epilogue| {
+            && !store.is_residual_in_y()
+            && let Some(is_good) = store.direct(at, bias, stores, |mut y, epilogue| {
                 core.blocking.scheme.kernel.output(&row.products, &pixels, &mut y, &epilogue, &mut *scratch.marks)
             })
         {

@@ -17,9 +17,6 @@ use crate::machine::{Item, Kind, Machine, Work, prices};
 pub(super) const MOST_SCRATCH_BYTES: usize = 8 << 20;
 /// Blocks of so many rows, or columns, of tiles are tried.
 const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 28, 40, 64, 96, 160, 256];
-/// What a call for the products of a value takes, relative to calls of other algorithms: tiles and filters
-/// of each value are elsewhere.
-const CALL_SHARE: f64 = 1.5;
 /// Chunks have more slices only where that takes less than this share of the time, because more slices
 /// take more scratch.
 const WORTH_IT: f64 = 0.97;
@@ -288,7 +285,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let (narrow, wider) = (width / calls, width % calls);
         let step =
             cycles(narrow) * (calls - wider) as f64 + if wider == 0 { 0.0 } else { cycles(narrow + 1) * wider as f64 };
-        Item::ARITHMETIC_CYCLES.times(step * self.steps) + Item::KERNEL_CALLS.times(CALL_SHARE * calls as f64)
+        Item::ARITHMETIC_CYCLES.times(step * self.steps) + Item::VALUE_CALLS.times(calls as f64)
     }
 
     /// The work of fetching the filters of one panel for a slice of Y, of which there are

@@ -14,7 +14,6 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::interleave_kernels;
@@ -22,9 +21,10 @@ use convoke_kernels::interleave::{OutputRun, PhaseRows};
 use convoke_kernels::{Dest, InterleaveKernel, Real};
 
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
-use super::view::{AxisRoles, PixelStores, WinogradView};
+use super::view::{AxisRoles, PixelStores, WinogradView, three};
 use crate::conv::contract::{Io, Request};
 use crate::conv::store::{Finish, no_epilogue};
+use crate::conv::view::OutputPhases;
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
@@ -36,104 +36,62 @@ const SLOTS: [usize; MOST_LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 /// Filters of a group, at most: more might not fit the address space.
 const MOST_FILTERS: usize = 1 << 20;
 
-/// A spatial axis by its phases.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct PhasedAxis {
-    /// Its index among the spatial axes.
-    index: usize,
-    stride: usize,
-    kernel: usize,
-    /// Cropped phases of the first position.
-    cropped: usize,
-    output: usize,
-    /// The axis of the view, whose outputs are positions.
-    view: Axis,
+/// The elements of Y's axis that are phase `q` of some positions.
+fn elements(phases: &OutputPhases, positions: &Range<usize>, q: usize) -> Span {
+    // Cropped positions are the first or the last ones.
+    let positions = positions.start..positions.end.min(phases.positions).max(positions.start);
+    let start = positions.clone().find_map(|position| phases.output(position, q)).unwrap_or(0);
+    let count = positions.filter(|position| phases.output(*position, q).is_some()).count();
+    Span { size: phases.axis.output, start, step: phases.axis.stride, count }
 }
 
-impl PhasedAxis {
-    /// Takes the place of an axis that the layer lacks.
-    const ABSENT: Self = Self { index: 0, stride: 1, kernel: 1, cropped: 0, output: 1, view: Axis::UNIT };
+/// The tap of the axis for tap `t` of the view in phase `q`. None if the phase has a tap less.
+fn tap(phases: &OutputPhases, t: usize, q: usize) -> Option<usize> {
+    Some((phases.reach - t) * phases.axis.stride + q).filter(|k| *k < phases.axis.kernel)
+}
 
-    /// # Errors
-    /// Why the axis has no phases that serve.
-    fn new(index: usize, axis: &Axis) -> Result<Self, String> {
-        if axis.dilation != 1 && axis.kernel != 1 {
-            return Err(format!("spatial axis {index} has dilation {}, only 1 can be", axis.dilation));
-        }
-        let stride = axis.stride;
-        let taps = axis.kernel.div_ceil(stride);
-        let first = axis.pad_begin / stride;
-        let Some(pad_begin) = (taps - 1).checked_sub(first) else {
-            let (pad, most) = (axis.pad_begin, taps * stride - 1);
-            return Err(format!(
-                "spatial axis {index} has {pad} pads at its beginning, more than {most} crop whole tiles"
-            ));
-        };
-        let cropped = axis.pad_begin % stride;
-        let output = (cropped + axis.output).div_ceil(stride);
-        let pad_end = (output + taps - 1).saturating_sub(pad_begin + axis.input);
-        let view = Axis { input: axis.input, output, kernel: taps, stride: 1, dilation: 1, pad_begin, pad_end };
-        Ok(Self { index, stride, kernel: axis.kernel, cropped, output: axis.output, view })
-    }
-
-    /// The element of Y's axis that is phase `q` of a position. None if it is cropped.
-    fn element(&self, position: usize, q: usize) -> Option<usize> {
-        (position * self.stride + q).checked_sub(self.cropped).filter(|element| *element < self.output)
-    }
-
-    /// The elements of Y's axis that are phase `q` of some positions.
-    fn elements(&self, positions: &Range<usize>, q: usize) -> Span {
-        // Cropped positions are the first or the last ones.
-        let positions = positions.start..positions.end.min(self.view.output).max(positions.start);
-        let from = positions.clone().find_map(|position| self.element(position, q));
-        let count = positions.filter(|position| self.element(*position, q).is_some()).count();
-        Span { size: self.output, start: from.unwrap_or(0), step: self.stride, count }
-    }
-
-    /// The elements of Y's axis that are any phase of some positions.
-    fn all_phases(&self, positions: &Range<usize>) -> Range<usize> {
-        let until = |position: usize| (position * self.stride).saturating_sub(self.cropped).min(self.output);
-        until(positions.start)..until(positions.end)
-    }
-
-    /// The tap of the axis for tap `t` of the view in phase `q`. None if the phase has a tap less.
-    fn tap(&self, t: usize, q: usize) -> Option<usize> {
-        Some((self.view.kernel - 1 - t) * self.stride + q).filter(|k| *k < self.kernel)
-    }
+/// The axis of the view, whose outputs are positions.
+fn view_axis(phases: &OutputPhases) -> Axis {
+    let pad_begin = phases.first.unsigned_abs();
+    let pad_end = (phases.positions + phases.reach).saturating_sub(pad_begin + phases.axis.input);
+    Axis { kernel: phases.reach + 1, dilation: 1, pad_begin, pad_end, ..phases.as_conv() }
 }
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    let axes = phased(geometry)?;
-    view(geometry, &axes)?.check_steps()?;
-    check_lanes(&axes[2], MOST_LANES, "the widest vectors")
+    view(geometry, &phased(geometry)?)?.check_steps()?;
+    check_lanes(geometry, MOST_LANES, "the widest vectors")
 }
 
 /// The axes by their phases.
 ///
 /// # Errors
 /// The rule that an axis breaks.
-fn phased(geometry: &Geometry) -> Result<[PhasedAxis; 3], String> {
-    let axes = geometry.axes.iter().enumerate();
-    let axes = axes.map(|(i, axis)| PhasedAxis::new(i, axis)).collect::<Result<Vec<_>, _>>()?;
-    match *axes {
-        [along] => Ok([PhasedAxis::ABSENT, PhasedAxis::ABSENT, along]),
-        [down, along] => Ok([PhasedAxis::ABSENT, down, along]),
-        [depth, down, along] => Ok([depth, down, along]),
-        _ => Err(format!("{} spatial axes, only one to three can be", axes.len())),
+fn phased(geometry: &Geometry) -> Result<[OutputPhases; 3], String> {
+    for (index, axis) in geometry.axes.iter().enumerate() {
+        if axis.dilation != 1 && axis.kernel != 1 {
+            return Err(format!("spatial axis {index} has dilation {}, only 1 can be", axis.dilation));
+        }
+        if OutputPhases::new(axis, 0).first > 0 {
+            let (pad, most) = (axis.pad_begin, axis.kernel.next_multiple_of(axis.stride) - 1);
+            return Err(format!(
+                "spatial axis {index} has {pad} pads at its beginning, more than {most} crop whole tiles"
+            ));
+        }
     }
+    Ok(three(&geometry.axes)?.map(|axis| OutputPhases::new(&axis, 0)))
 }
 
 /// The layer with the phases of its strides as filters.
 ///
 /// # Errors
 /// The rule that the layer breaks.
-fn view(geometry: &Geometry, axes: &[PhasedAxis; 3]) -> Result<WinogradView, String> {
-    let phases = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.stride));
+fn view(geometry: &Geometry, axes: &[OutputPhases; 3]) -> Result<WinogradView, String> {
+    let phases = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.axis.stride));
     let filters = phases.and_then(|n| n.checked_mul(geometry.out_channels_per_group()));
     let Some(filters) = filters.filter(|filters| *filters <= MOST_FILTERS) else {
         return Err(format!("phases of the strides times output channels of a group exceed {MOST_FILTERS}"));
     };
-    let roles = AxisRoles::new(&axes.map(|axis| axis.view))?;
+    let roles = AxisRoles::new(axes.each_ref().map(view_axis))?;
     Ok(WinogradView {
         batch: geometry.batch,
         groups: geometry.group,
@@ -150,12 +108,12 @@ fn view(geometry: &Geometry, axes: &[PhasedAxis; 3]) -> Result<WinogradView, Str
 ///
 /// # Errors
 /// The stride that does not divide the lanes.
-fn check_lanes(axis: &PhasedAxis, lanes: usize, vectors: &str) -> Result<(), String> {
-    match lanes.is_multiple_of(axis.stride) {
-        true => Ok(()),
-        false => Err(format!(
-            "spatial axis {} has stride {}, which does not divide the {lanes} lanes of {vectors}",
-            axis.index, axis.stride
+fn check_lanes(geometry: &Geometry, lanes: usize, vectors: &str) -> Result<(), String> {
+    let last = geometry.axes.len() - 1;
+    match geometry.axes[last].stride {
+        stride if lanes.is_multiple_of(stride) => Ok(()),
+        stride => Err(format!(
+            "spatial axis {last} has stride {stride}, which does not divide the {lanes} lanes of {vectors}"
         )),
     }
 }
@@ -168,7 +126,7 @@ pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorVi
     let Some(interleave) = interleave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
-    check_lanes(&axes[2], interleave.lanes(), "this instruction set's vectors")?;
+    check_lanes(request.geometry, interleave.lanes(), "this instruction set's vectors")?;
     // A vector of filters is `lanes / stride` channels, with `stride` elements of Y for each pixel.
     let interleaved = if Finish::new(request).is_direct() { 0 } else { interleave.lanes() };
     Ok((view, interleaved, Box::new(WinogradTransposed { axes, interleave })))
@@ -182,23 +140,25 @@ fn channels_of_phase(heads: &Range<usize>, phase: usize, phases: usize) -> Range
 }
 
 struct WinogradTransposed<A: Real> {
-    axes: [PhasedAxis; 3],
+    axes: [OutputPhases; 3],
     interleave: &'static InterleaveKernel<A>,
 }
 
 impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
     fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
         let [depth, down, along] = &self.axes;
-        let (rest, q_along) = (row / along.stride, row % along.stride);
-        let (rest, q_down) = (rest / down.stride, rest % down.stride);
-        let (channel, q_depth) = (rest / depth.stride, rest % depth.stride);
+        let ([s_depth, s_down, s_along], [t_down, t_along]) = (self.strides(), core.view.taps);
+        let (rest, q_along) = (row / s_along, row % s_along);
+        let (rest, q_down) = (rest / s_down, rest % s_down);
+        let (channel, q_depth) = (rest / s_depth, rest % s_depth);
         let first = (c * core.geometry.out_channels_per_group() + channel) * core.geometry.kernel_volume();
-        for (i, tap) in taps.iter_mut().enumerate() {
-            let (rest, t_along) = (i / along.view.kernel, i % along.view.kernel);
-            let (t_depth, t_down) = (rest / down.view.kernel, rest % down.view.kernel);
-            *tap = match (depth.tap(t_depth, q_depth), down.tap(t_down, q_down), along.tap(t_along, q_along)) {
+        for (i, value) in taps.iter_mut().enumerate() {
+            let (rest, at_along) = (i / t_along, i % t_along);
+            let (at_depth, at_down) = (rest / t_down, rest % t_down);
+            let k = (tap(depth, at_depth, q_depth), tap(down, at_down, q_down), tap(along, at_along, q_along));
+            *value = match k {
                 (Some(k), Some(k_down), Some(k_along)) => {
-                    w[first + (k * down.kernel + k_down) * along.kernel + k_along].to_acc()
+                    w[first + (k * down.axis.kernel + k_down) * along.axis.kernel + k_along].to_acc()
                 }
                 _ => T::Acc::ZERO,
             };
@@ -208,9 +168,9 @@ impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
     /// Along, all phases of a position are in the part. On the other axes, a phase is every stride-th
     /// element.
     fn patches(&self, core: &Winograd<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch)) {
-        let [depth, down, along] = &self.axes;
-        let outer = depth.stride * down.stride;
-        let heads = part.filters.start / along.stride..part.filters.end / along.stride;
+        let ([depth, down, along], [s_depth, s_down, s_along]) = (&self.axes, self.strides());
+        let outer = s_depth * s_down;
+        let heads = part.filters.start / s_along..part.filters.end / s_along;
         for phase in 0..outer {
             let channels = channels_of_phase(&heads, phase, outer);
             let first = part.group * core.geometry.out_channels_per_group();
@@ -218,9 +178,9 @@ impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
                 images: part.sub.image..part.sub.image + 1,
                 channels: first + channels.start..first + channels.end,
                 axes: [
-                    depth.elements(&part.slices, phase / down.stride),
-                    down.elements(&part.rows, phase % down.stride),
-                    Span::new(along.all_phases(&part.columns), along.output),
+                    elements(depth, &part.slices, phase / s_down),
+                    elements(down, &part.rows, phase % s_down),
+                    Span::new(along.outputs(&part.columns), along.axis.output),
                 ],
             });
         }
@@ -244,6 +204,10 @@ impl<T: Element> TileOperator<T> for WinogradTransposed<T::Acc> {
 }
 
 impl<A: Real> WinogradTransposed<A> {
+    fn strides(&self) -> [usize; 3] {
+        self.axes.each_ref().map(|axis| axis.axis.stride)
+    }
+
     /// Interleaves the phases of some positions of a row of tiles, counted from its first one, and
     /// stores them.
     fn interleave<T: Element<Acc = A>>(
@@ -255,13 +219,14 @@ impl<A: Real> WinogradTransposed<A> {
         (rows, scratch): (&[A], &mut [A]),
     ) {
         let ([depth, down, along], geometry) = (&self.axes, &core.geometry);
-        let outer = depth.stride * down.stride;
+        let [s_depth, s_down, s_along] = self.strides();
+        let outer = s_depth * s_down;
         // The elements of Y's rows, and the phase of the first one.
-        let Range { start: begin, end } = along.all_phases(&(row.x + positions.start..row.x + positions.end));
-        let phase = begin + along.cropped - (row.x + positions.start) * along.stride;
+        let Range { start: begin, end } = along.outputs(&(row.x + positions.start..row.x + positions.end));
+        let phase = along.output_place(row.x + positions.start, begin);
         let run = [OutputRun { from: positions.start, phase, at: begin, len: end.saturating_sub(begin) }];
         // Whole rows: all phases of a position are in one vector.
-        let heads = row.filters.start / along.stride..row.filters.end / along.stride;
+        let heads = row.filters.start / s_along..row.filters.end / s_along;
         let (lane, plane) = (core.row_at(1, 0), geometry.output_spatial());
         let store = core.finish.store(io);
         for phase in 0..outer {
@@ -269,17 +234,17 @@ impl<A: Real> WinogradTransposed<A> {
             if channels.is_empty() {
                 continue;
             }
-            let Some(slice) = depth.element(row.slice, phase / down.stride) else { continue };
-            let first = (channels.start * outer + phase - heads.start) * along.stride;
+            let Some(slice) = depth.output(row.slice, phase / s_down) else { continue };
+            let first = (channels.start * outer + phase - heads.start) * s_along;
             let channel = row.group * geometry.out_channels_per_group() + channels.start;
             let bias = &io.bias[channel..channel + channels.len()];
             for i in 0..row.height {
-                let Some(y) = down.element(row.y + i, phase % down.stride) else { continue };
+                let Some(y) = down.output(row.y + i, phase % s_down) else { continue };
                 let sums = &rows[core.row_at(first, i)..];
-                let slots = &SLOTS[..along.stride];
-                let phase_rows = PhaseRows { sums, slots, step: lane, pitch: outer * along.stride * lane };
+                let slots = &SLOTS[..s_along];
+                let phase_rows = PhaseRows { sums, slots, step: lane, pitch: outer * s_along * lane };
                 let at = (row.sub.image * geometry.out_channels + channel) * plane
-                    + (slice * down.output + y) * along.output;
+                    + (slice * down.axis.output + y) * along.axis.output;
                 let stores = [Stores::row(at + begin, run[0].len).times(bias.len(), plane)];
                 let stored = store.direct(at, bias, stores, |mut y, epilogue| {
                     self.interleave.run(&phase_rows, &run, &epilogue, &mut y, plane);

@@ -76,23 +76,17 @@ pub(super) struct AxisRoles {
 impl AxisRoles {
     /// # Errors
     /// The rule that the axes break.
-    pub(super) fn new(axes: &[Axis]) -> Result<Self, String> {
-        let roles = match *axes {
-            [along] => Self { depth: Axis::UNIT, down: Axis::UNIT, along },
-            [down, along] => Self { depth: Axis::UNIT, down, along },
-            [depth, down, along] => Self { depth, down, along },
-            _ => return Err(alloc::format!("{} spatial axes, only one to three can be", axes.len())),
-        };
-        if roles.depth.dilation != 1 && roles.depth.kernel != 1 {
-            let dilation = roles.depth.dilation;
+    pub(super) fn new([depth, down, along]: [Axis; 3]) -> Result<Self, String> {
+        if depth.dilation != 1 && depth.kernel != 1 {
+            let dilation = depth.dilation;
             return Err(alloc::format!(
                 "spatial axis 0 has dilation {dilation}, only 1 can be on the outermost of three"
             ));
         }
-        if roles.down.kernel == 1 && roles.along.kernel == 1 {
+        if down.kernel == 1 && along.kernel == 1 {
             return Err(String::from("along the last two spatial axes there is one tap, more are needed"));
         }
-        Ok(roles)
+        Ok(Self { depth, down, along })
     }
 
     /// Tasks of the outer axis. If it has taps, its slices share what is transformed, and are one task.
@@ -102,6 +96,19 @@ impl AxisRoles {
 
     pub(super) fn sub_images(&self, batch: usize) -> usize {
         batch * phases(&self.down) * phases(&self.along)
+    }
+}
+
+/// Three axes, with [`Axis::UNIT`] for those that a layer lacks.
+///
+/// # Errors
+/// The number of axes, if they are more.
+pub(super) fn three(axes: &[Axis]) -> Result<[Axis; 3], String> {
+    match *axes {
+        [along] => Ok([Axis::UNIT, Axis::UNIT, along]),
+        [down, along] => Ok([Axis::UNIT, down, along]),
+        [depth, down, along] => Ok([depth, down, along]),
+        _ => Err(alloc::format!("{} spatial axes, only one to three can be", axes.len())),
     }
 }
 
