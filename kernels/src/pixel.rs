@@ -4,7 +4,7 @@ use crate::activation::ActivationKernel;
 use crate::dest::Dest;
 use crate::isa::Code;
 use crate::simd::Simd;
-use crate::ukernel::{Residual, tile_kernel};
+use crate::ukernel::{ChannelStore, Epilogue, Residual, tile_kernel};
 use crate::{Isa, Real};
 
 /// Where the pixels of a tile read X, for each tap of the kernel (indirect convolution: Dukhan, "The
@@ -101,10 +101,19 @@ pub(crate) struct PixelArgs<T> {
     pub(crate) w: *const T,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
-    pub(crate) store: Option<PixelStore<T>>,
+    pub(crate) store: PixelOutput<T>,
 }
 
-/// Where the sums of a tile of pixels go.
+/// Where the sums of tiles go.
+pub(crate) enum PixelOutput<T> {
+    /// Into the tiles alone.
+    Tiles,
+    Pixels(PixelStore<T>),
+    /// Into planes of channels: as [`ChannelStore`] states for the pixels of all tiles in place of `MR`.
+    Planes(ChannelStore<T>),
+}
+
+/// Where the sums of a tile of pixels go, if their channels are neighbours.
 ///
 /// Memory: `bias` is readable for `channels <= NR` elements. For each pixel i of all tiles, `y + i * ld` is
 /// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. Pixels of
@@ -132,7 +141,7 @@ impl<T: Real> PixelKernel<T> {
     /// # Panics
     /// If a slice is too short.
     pub fn partial(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool) {
-        self.call(x, w, tile, accumulate, None);
+        self.call(x, w, tile, accumulate, PixelOutput::Tiles);
     }
 
     /// Computes the sums of [`partial`](Self::partial) over the last block of channels, and finishes them:
@@ -160,12 +169,36 @@ impl<T: Real> PixelKernel<T> {
         assert!(bias.len() >= channels, "too few biases");
         assert!(residual.reaches(end(residual_ld)), "the residual is too short");
         let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
-        self.call(x, w, tile, accumulate, Some(PixelStore { y, ld, channels, bias, residual, residual_ld, activation }));
+        let store = PixelStore { y, ld, channels, bias, residual, residual_ld, activation };
+        self.call(x, w, tile, accumulate, PixelOutput::Pixels(store));
+    }
+
+    /// As [`finish`](Self::finish), for a Y whose channels come first: the pixels of channel c go, `+ bias +
+    /// residual` and clamped, to `y[c * ldy..]`.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    pub fn finish_planes(
+        &self,
+        x: &Pixels<'_, T>,
+        w: &[T],
+        tile: &mut [T],
+        accumulate: bool,
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+        channels: usize,
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        assert!(0 < channels && channels <= self.nr(), "channels of this tile");
+        let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr.saturating_mul(x.taps.tiles));
+        let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
+        self.call(x, w, tile, accumulate, PixelOutput::Planes(store));
     }
 
     // A call of its own would cost as much as a step of a few k.
     #[inline(always)]
-    fn call(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: Option<PixelStore<T>>) {
+    fn call(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
         let Pixels { x, zeros, channels, taps } = *x;
         assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
         assert!(taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels), "a pixel ends beyond the slice of X");

@@ -506,6 +506,21 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) epilogue: EpilogueArgs<T>,
 }
 
+impl<T: Real> ChannelStore<T> {
+    /// The same destination for the pixels from `pixel` on.
+    ///
+    /// # Safety
+    /// Memory: `pixel` is one of the pixels, or their number.
+    #[inline(always)]
+    pub(crate) unsafe fn at_pixel(&self, pixel: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let epilogue = EpilogueArgs { residual: self.epilogue.residual_from(pixel), ..self.epilogue };
+            Self { y: self.y.add(pixel), epilogue, ..*self }
+        }
+    }
+}
+
 /// The getters that every kernel has. `$name` documents the name.
 macro_rules! common_getters {
     ($kernel:ident, $name:literal) => {

@@ -259,20 +259,25 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
             }
             return self.io.y.store_rows(self.finish.isa, (rows, kernel.nr()), 0..channels.len(), (at_y, ld));
         }
+        let (image, position) = (place.pixel / place.positions, place.pixel % place.positions);
+        let (at, ldy) = (strides.y.at(image, channels.start, position), strides.y.channel);
+        if place.step == 1 {
+            let stores = [Stores::row(at, place.count).times(channels.len(), ldy)];
+            let tile = &mut *scratch.sums;
+            let stored = self.direct(at, bias, stores, |mut y, epilogue| {
+                kernel.finish_planes(x, w, tile, accumulate, &mut y, ldy, channels.len(), &epilogue);
+            });
+            if stored.is_some() {
+                return;
+            }
+        }
         self.staged_pixels(kernel, (x, w), scratch, accumulate, place);
         let (pixels, rows) = (&scratch.finished[..], &mut scratch.rows[..channels.len() * place.count]);
         let size = (place.count, channels.len());
         transpose(self.finish.isa, size, (pixels, kernel.nr()), (rows, place.count));
         let run_len = if place.step == 1 { place.count } else { 1 };
-        self.staged_runs(rows, (place.count, strides.y.channel), |run| {
-            let mut first = 0;
-            while first < place.count {
-                let pixel = place.pixel + first * place.step;
-                let (image, position) = (pixel / place.positions, pixel % place.positions);
-                let len = run_len.min(place.positions - position).min(place.count - first);
-                run(first..first + len, strides.y.at(image, channels.start, position));
-                first += len;
-            }
+        self.staged_runs(rows, (place.count, ldy), |run| {
+            (0..place.count).step_by(run_len).for_each(|i| run(i..i + run_len, at + i * place.step));
         });
     }
 
@@ -373,7 +378,8 @@ pub(crate) struct PixelPlace {
     pub(crate) layout: Layout,
     /// Positions of Y.
     pub(crate) positions: usize,
-    /// The first pixel, counted over all images, the pixels from one to the next, and their number.
+    /// The first pixel, counted over all images, the pixels from one to the next, and their number. They are
+    /// pixels of one image, if channels come first.
     pub(crate) pixel: usize,
     pub(crate) step: usize,
     pub(crate) count: usize,

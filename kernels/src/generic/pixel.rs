@@ -9,10 +9,10 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::gemm::{add_tile, store_tile};
+use super::gemm::{add_tile, store_tile, store_transposed};
 use crate::Real;
 use crate::activation::{ActivateArgs, Activation};
-use crate::pixel::{PixelArgs, PixelStore, PixelTaps};
+use crate::pixel::{PixelArgs, PixelOutput, PixelStore, PixelTaps};
 use crate::simd::Simd;
 
 /// Tiles of `MR` pixels times `NRV` vectors of channels.
@@ -27,19 +27,13 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
         for number in 0..args.tiles {
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
             // Sums that this block finishes begin with the bias, which saves adding it.
-            if let Some(store) = &args.store {
+            if let PixelOutput::Pixels(store) = &args.store {
                 for j in 0..NRV {
                     let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
                     let bias = V::load_first(store.bias.wrapping_add(j * V::LANES), n);
                     for i in 0..MR {
                         acc[i][j] = bias;
                     }
-                }
-                #[cfg(feature="pf")]
-                for i in 0..MR {
-                    let y = store.y.wrapping_add((number * MR + i) * store.ld);
-                    V::prefetch(y.cast());
-                    V::prefetch(y.wrapping_add(NRV * V::LANES - 1).cast());
                 }
             }
             for _ in 0..args.taps {
@@ -59,8 +53,12 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
                 add_tile::<V, MR, NRV>(&mut acc, tile);
             }
             match &args.store {
-                None => store_tile::<V, MR, NRV>(&acc, tile),
-                Some(store) => finish::<V, MR, NRV>(&acc, tile, store, number * MR),
+                PixelOutput::Tiles => store_tile::<V, MR, NRV>(&acc, tile),
+                PixelOutput::Pixels(store) => finish::<V, MR, NRV>(&acc, tile, store, number * MR),
+                PixelOutput::Planes(store) => {
+                    store_tile::<V, MR, NRV>(&acc, tile);
+                    store_transposed::<V>(tile, MR, NRV, &store.at_pixel(number * MR));
+                }
             }
         }
     }

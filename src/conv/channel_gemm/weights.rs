@@ -14,10 +14,13 @@ use crate::conv::planes;
 use crate::conv::shares::Part;
 use crate::element::Element;
 
-/// Steps of k in a block, at most, but at least the taps of one channel: 64 channels of a 3x3 kernel. A
-/// panel of 32 `f32` channels then exceeds the L1 cache, but it is read in order and prefetched. Shorter
-/// blocks would store and load sums more often, which costs more than it saves.
+/// Steps of k in a block, at most: 64 channels of a 3x3 kernel. A panel of 32 `f32` channels then exceeds the
+/// L1 cache, but it is read in order and prefetched. Shorter blocks would store and load sums more often,
+/// which costs more than it saves.
 const MOST_STEPS: usize = 576;
+/// Channels of a block, at least, whatever the number of taps: a cache line of `f32`. Fewer would be read a
+/// part of a line at a time.
+const LEAST_CHANNELS: usize = 16;
 
 /// W is packed in panels of output channels, each `[K][NR]`. K is ordered by blocks of channels, then
 /// taps, then channels of the block.
@@ -47,7 +50,7 @@ impl ChannelWeights {
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
         // ConvTranspose multiplies one tap at a time.
         let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
-        let k = planes::channel_blocks(channels, taps_of_step, MOST_STEPS);
+        let k = planes::channel_blocks(channels, taps_of_step, MOST_STEPS.max(LEAST_CHANNELS * taps_of_step));
         let panels = ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(no_kernel)?;
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));

@@ -202,7 +202,11 @@ impl<A: Real> PixelBlocking<A> {
 
     fn phase_tiles(&self, geometry: &Geometry, phase: PixelPhase, chunk: usize) -> PhaseTiles {
         let rows = geometry.batch * phase.rows();
-        let (rows, pixels) = if phase.is_dense() { (1, rows * phase.last().count) } else { (rows, phase.last().count) };
+        let (rows, pixels) = match (phase.is_dense(), geometry.y_layout) {
+            (true, Layout::ChannelsLast) => (1, rows * phase.last().count),
+            (true, Layout::ChannelsFirst) => (geometry.batch, phase.rows() * phase.last().count),
+            (false, _) => (rows, phase.last().count),
+        };
         let cut = RowPanels::new(pixels, self.most_pixels());
         let tiles = rows * cut.count();
         // Chunks of equal numbers of tiles.
