@@ -5,7 +5,7 @@ use core::ops::Range;
 use convoke_kernels::{Isa, PixelTaps, Pixels, Real};
 
 use super::plan::{PhaseTiles, PixelBlocking};
-use super::taps::TableWriter;
+use super::taps::{AxisWindow, TableWriter};
 use crate::conv::contract::{Io, Lowering};
 use crate::conv::shares::Part;
 use crate::conv::store::{Finish, OutputStore, PixelPlace, PixelScratch};
@@ -27,6 +27,7 @@ pub(super) struct PixelGemm<T: Element> {
     pub(super) rows: Piece<T::Acc>,
     pub(super) table: Piece<u32>,
     pub(super) counts: Piece<u32>,
+    pub(super) outer: Piece<AxisWindow>,
 }
 
 /// A chunk of tiles with their operands.
@@ -182,12 +183,11 @@ impl<T: Element> Lowering<T> for PixelGemm<T> {
         let mut arena = Arena::new(scratch);
         let (copy, widened, zeros) = (arena.get(self.copy), arena.get(self.widened), arena.get(self.zeros));
         let (sums, finished, rows) = (arena.get(self.sums), arena.get(self.finished), arena.get(self.rows));
-        let (table, counts) = (arena.get(self.table), arena.get(self.counts));
+        let (table, counts, outer) = (arena.get(self.table), arena.get(self.counts), arena.get(self.outer));
         zeros.fill(T::Acc::ZERO);
         let (tiles, range) = self.chunk(columns);
-        let is_joined = self.blocking.source.is_joined();
-        let window = tiles.phase.window(&self.geometry, &tiles.pixels_of(&range), is_joined);
-        let (x, places) = self.blocking.source.read(self.isa, io, &self.geometry, (group, &window), (copy, widened));
+        let window = self.blocking.source.window(&self.geometry, &tiles.phase, &tiles.pixels_of(&range), outer);
+        let (x, places) = self.blocking.source.read(self.isa, io, &self.geometry, (group, window), (copy, widened));
         let writer = TableWriter { geometry: &self.geometry, phase: &tiles.phase, places };
         self.write_tables(&writer, tiles, range.clone(), table, counts);
         let chunk = PixelChunk { tiles, range, group, x, zeros, table, counts };

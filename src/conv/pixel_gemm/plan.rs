@@ -10,7 +10,7 @@ use convoke_kernels::{PixelKernel, PixelTaps, Real};
 
 use super::lowering::PixelGemm;
 use super::source::{PixelSource, RowCopy};
-use super::taps::{InputWindow, PixelPhase};
+use super::taps::{AxisWindow, PixelPhase};
 use crate::conv::channel_gemm::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Offer, Recipe, Request};
 use crate::conv::macro_kernel::RowPanels;
@@ -69,11 +69,6 @@ impl PhaseTiles {
         let (last, height) = self.tile(tiles.end - 1);
         self.tile(tiles.start).0..last + height
     }
-
-    /// The part of X that a chunk reads.
-    pub(super) fn window(&self, geometry: &Geometry, chunk: usize, is_joined: bool) -> InputWindow {
-        self.phase.window(geometry, &self.pixels_of(&self.tiles_of(chunk)), is_joined)
-    }
 }
 
 /// How a layer is cut.
@@ -106,6 +101,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let rows = scratch.book("transposed sums", if blocking.transposes_sums(geometry) { tile_len } else { 0 });
     let table = scratch.book("places", blocking.chunk * blocking.entries);
     let counts = scratch.book("taps", blocking.chunk);
+    let outer = scratch.book("window", geometry.axes.len() - 1);
     let recipe = Recipe {
         kernel: blocking.kernels[1][blocking.most_pixels() - 1].name(),
         details: alloc::format!(
@@ -127,7 +123,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, geometry) = (request.isa(), request.geometry.clone());
-        Box::new(PixelGemm { isa, geometry, finish, blocking, copy, widened, zeros, sums, finished, rows, table, counts })
+        Box::new(PixelGemm { isa, geometry, finish, blocking, copy, widened, zeros, sums, finished, rows, table, counts, outer })
     });
     Ok(Offer { recipe, build })
 }
@@ -175,10 +171,16 @@ impl<A: Real> PixelBlocking<A> {
             new.split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, new.split.panels.max(1));
         }
         if let PixelSource::Copy(copy) = &mut new.source {
-            let window = |phase: &PhaseTiles, chunk: usize| phase.window(geometry, chunk, is_joined).pixels();
-            let windows =
-                new.phases.iter().flat_map(|phase| (0..phase.chunks()).map(move |chunk| window(phase, chunk)));
-            copy.most_len = windows.max().unwrap_or(0).saturating_mul(copy.channels);
+            let mut outer = alloc::vec![AxisWindow::default(); geometry.axes.len() - 1];
+            let mut window = |phase: &PhaseTiles, chunk: usize| {
+                let pixels = phase.pixels_of(&phase.tiles_of(chunk));
+                phase.phase.window(geometry, &pixels, is_joined, &mut outer).pixels()
+            };
+            let mut most = 0;
+            for phase in &new.phases {
+                most = (0..phase.chunks()).map(|chunk| window(phase, chunk)).fold(most, usize::max);
+            }
+            copy.most_len = most.saturating_mul(copy.channels);
             if copy.most_len >= PixelTaps::ZEROS as usize {
                 return Err(alloc::format!("a copy of X has {} elements, at most {}", copy.most_len, PixelTaps::ZEROS - 1));
             }
@@ -279,23 +281,29 @@ impl<A: Real> PixelBlocking<A> {
 
     /// The products of one group of channels.
     fn phase_work(&self, machine: &Machine, phase: &PhaseTiles) -> Work {
-        let (weights, tiles) = (&self.weights, phase.tiles() as f64);
-        let pixels = phase.cut.height(0).max(1);
-        let panels = |width: usize, count: usize| {
-            let kernel = &self.kernels[width][pixels - 1];
-            machine.tile_cycles(kernel.fmas(), kernel.loads() as f64) * count as f64
-        };
+        let weights = &self.weights;
         let rest = weights.rows % weights.nr();
-        let is_narrow = rest > 0 && weights.panels.panel(rest).1;
-        let cycles = panels(0, usize::from(is_narrow)) + panels(1, weights.count() - usize::from(is_narrow));
+        let narrow = usize::from(rest > 0 && weights.panels.panel(rest).1);
         let steps = (phase.phase.taps() * weights.channels) as f64;
-        let vectors = (pixels * weights.vectors()) as f64 * weights.k.count() as f64;
-        let calls = weights.count() as f64 * weights.k.count() as f64;
-        (Item::ARITHMETIC_CYCLES.times(cycles * steps)
-            + Item::STORED_VECTORS.times(vectors)
-            + Item::KERNEL_CALLS.times(calls)
-            + Item::COPIED_ELEMENTS.times((phase.phase.taps() * (1 + pixels)) as f64))
-            * tiles
+        let of_tile = |pixels: usize| {
+            let cycles = |kernels: Kernels<A>| {
+                let kernel = &kernels[pixels - 1];
+                // Places are read once for a tap, and not with each step.
+                machine.tile_cycles(kernel.fmas(), kernel.loads() as f64 - 1.0)
+            };
+            let of_step = cycles(self.kernels[0]) * narrow as f64
+                + cycles(self.kernels[1]) * (weights.count() - narrow) as f64;
+            let vectors = (pixels * weights.vectors() * weights.k.count()) as f64;
+            let calls = (weights.count() * weights.k.count()) as f64;
+            let places = (phase.phase.taps() * (1 + pixels)) as f64;
+            Item::ARITHMETIC_CYCLES.times(of_step * steps)
+                + Item::STORED_VECTORS.times(vectors)
+                + Item::KERNEL_CALLS.times(calls)
+                + Item::COPIED_ELEMENTS.times(places)
+        };
+        let runs = phase.cut.runs(&(0..phase.cut.count()));
+        let of_row = runs.map(|run| of_tile(phase.cut.height(run.start)) * run.len() as f64);
+        of_row.fold(Work::default(), |sum, work| sum + work) * phase.rows as f64
     }
 }
 

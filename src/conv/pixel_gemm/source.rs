@@ -1,8 +1,10 @@
 //! Where tiles read X: in place, or in a copy of rows.
 
+use core::ops::Range;
+
 use convoke_kernels::{Isa, Real, stream, transpose};
 
-use super::taps::{InputWindow, RowPlaces};
+use super::taps::{AxisWindow, InputWindow, PixelPhase, RowPlaces};
 use crate::conv::contract::Io;
 use crate::element::Element;
 use crate::{Geometry, Layout};
@@ -43,6 +45,20 @@ impl PixelSource {
         }
     }
 
+    /// The window of a chunk that reads `pixels` of a phase.
+    pub(super) fn window<'a>(
+        &self,
+        geometry: &Geometry,
+        phase: &PixelPhase,
+        pixels: &Range<usize>,
+        outer: &'a mut [AxisWindow],
+    ) -> InputWindow<'a> {
+        match self {
+            Self::InPlace { .. } => InputWindow::whole(geometry, outer),
+            Self::Copy(copy) => phase.window(geometry, pixels, copy.is_joined, outer),
+        }
+    }
+
     /// The operand of a chunk that reads a window of X, and how its rows lie. It begins with the first
     /// channel of a group.
     pub(super) fn read<'a, T: Element>(
@@ -50,29 +66,29 @@ impl PixelSource {
         isa: Isa,
         io: &Io<'a, T>,
         geometry: &Geometry,
-        (group, window): (usize, &InputWindow),
+        (group, window): (usize, InputWindow<'a>),
         (copy, widened): (&'a mut [T::Acc], &mut [T::Acc]),
-    ) -> (&'a [T::Acc], RowPlaces) {
+    ) -> (&'a [T::Acc], RowPlaces<'a>) {
         let (width, pixel) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x.position);
         let channel = group * geometry.in_channels_per_group();
         match self {
             Self::InPlace { is_joined } => {
                 let x = T::as_acc(io.x).unwrap_or(&[]);
-                let places = RowPlaces { first: 0, column: 0, row: width * pixel, pixel, is_joined: *is_joined };
+                let places = RowPlaces { window, row: width * pixel, pixel, is_joined: *is_joined };
                 (x.get(channel..).unwrap_or(&[]), places)
             }
             Self::Copy(layout) => {
                 let inside = window.columns.start.clamp(0, width as isize) as usize
                     ..window.columns.end.clamp(0, width as isize) as usize;
-                let of_image = (geometry.input_spatial() / width.max(1)).max(1);
                 let row_len = window.columns.len() * layout.channels;
-                for (row, to) in window.rows.clone().zip(copy.chunks_exact_mut(row_len.max(1))) {
+                for (index, to) in (0..window.rows()).zip(copy.chunks_exact_mut(row_len.max(1))) {
+                    let (image, row) = window.row(geometry, index);
                     let before = (inside.start as isize - window.columns.start) as usize * layout.channels;
                     let (before, rest) = to.split_at_mut(before);
                     let (to, behind) = rest.split_at_mut(inside.len() * layout.channels);
                     before.fill(T::Acc::ZERO);
                     behind.fill(T::Acc::ZERO);
-                    let first = io.strides.x.at(row / of_image, channel, row % of_image * width + inside.start);
+                    let first = io.strides.x.at(image, channel, row * width + inside.start);
                     let x = io.x.get(first..).unwrap_or(&[]);
                     match geometry.x_layout {
                         Layout::ChannelsLast => layout.fill(isa, x, pixel, to),
@@ -80,8 +96,7 @@ impl PixelSource {
                     }
                 }
                 let (pixel, is_joined) = (layout.channels, layout.is_joined);
-                let (first, column) = (window.rows.start, window.columns.start);
-                (copy, RowPlaces { first, column, row: row_len, pixel, is_joined })
+                (copy, RowPlaces { window, row: row_len, pixel, is_joined })
             }
         }
     }

@@ -140,13 +140,19 @@ impl PixelPhase {
     }
 
     /// The part of X that some pixels of the phase read. They are counted over its rows in all images. If the
-    /// taps of a row are joined, padding belongs to it.
-    pub(super) fn window(&self, geometry: &Geometry, pixels: &Range<usize>, is_joined: bool) -> InputWindow {
+    /// taps of a row are joined, padding belongs to it. `outer` has room for the axes before the last.
+    pub(super) fn window<'a>(
+        &self,
+        geometry: &Geometry,
+        pixels: &Range<usize>,
+        is_joined: bool,
+        outer: &'a mut [AxisWindow],
+    ) -> InputWindow<'a> {
         let (last, axis) = (self.last(), geometry.axes[geometry.axes.len() - 1]);
-        let rows = pixels.start / last.count..pixels.end.div_ceil(last.count);
-        let outputs = match rows.len() {
-            1 => pixels.start % last.count..(pixels.end - 1) % last.count + 1,
-            _ => 0..last.count,
+        let (mut first, mut end) = (pixels.start / last.count, (pixels.end - 1) / last.count);
+        let outputs = match first == end {
+            true => pixels.start % last.count..(pixels.end - 1) % last.count + 1,
+            false => 0..last.count,
         };
         let columns = match (is_joined, last.taps.first(), last.taps.last()) {
             (true, Some((_, first)), Some((_, end))) => {
@@ -157,51 +163,67 @@ impl PixelPhase {
                 inputs.start as isize..inputs.end as isize
             }
         };
-        InputWindow { rows: self.input_rows(geometry, &rows), columns }
-    }
-
-    /// The rows of X, over all axes before the last and all images, that some rows of the phase read.
-    fn input_rows(&self, geometry: &Geometry, rows: &Range<usize>) -> Range<usize> {
-        if geometry.input_len() == 0 {
-            return 0..0;
-        }
-        let (mut first, mut last) = (rows.start, rows.end.saturating_sub(1));
-        let (mut start, mut end, mut step) = (0, 1, 1);
-        for (line, axis) in self.outer().iter().zip(&geometry.axes).rev() {
-            let (outer_first, outer_last) = (first / line.count, last / line.count);
+        for ((line, axis), window) in self.outer().iter().zip(&geometry.axes).zip(outer.iter_mut()).rev() {
+            let (before_first, before_end) = (first / line.count, end / line.count);
             // Rows that reach beyond an end of this axis may need all of it.
-            let outputs = if outer_first == outer_last { first % line.count..last % line.count + 1 } else { 0..line.count };
+            let outputs =
+                if before_first == before_end { first % line.count..end % line.count + 1 } else { 0..line.count };
             let inputs = line.inputs(&outputs, axis.input);
-            start += inputs.start * step;
-            end += inputs.end.saturating_sub(1) * step;
-            step *= axis.input;
-            (first, last) = (outer_first, outer_last);
+            *window = [inputs.start, inputs.len()];
+            (first, end) = (before_first, before_end);
         }
         // What is left are images.
-        first * step + start..last * step + end
+        InputWindow { images: first..end + 1, outer, columns }
     }
 }
 
-/// A part of X: rows, over all axes before the last and all images, and columns of each. Columns outside of X
-/// are padding.
+/// The first input of an axis, and how many there are.
+pub(super) type AxisWindow = [usize; 2];
+
+/// A part of X: some inputs of each axis. Columns, the inputs of the last axis, may be padding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct InputWindow {
-    pub(super) rows: Range<usize>,
+pub(super) struct InputWindow<'a> {
+    images: Range<usize>,
+    outer: &'a [AxisWindow],
     pub(super) columns: Range<isize>,
 }
 
-impl InputWindow {
+impl<'a> InputWindow<'a> {
+    /// All of X. `outer` has room for the axes before the last.
+    pub(super) fn whole(geometry: &Geometry, outer: &'a mut [AxisWindow]) -> Self {
+        for (window, axis) in outer.iter_mut().zip(&geometry.axes) {
+            *window = [0, axis.input];
+        }
+        let columns = 0..geometry.axes[geometry.axes.len() - 1].input as isize;
+        Self { images: 0..geometry.batch, outer, columns }
+    }
+
+    /// Rows along the last axis.
+    pub(super) fn rows(&self) -> usize {
+        let outer = self.outer.iter().fold(1_usize, |rows, [_, len]| rows.saturating_mul(*len));
+        self.images.len().saturating_mul(outer)
+    }
+
     pub(super) fn pixels(&self) -> usize {
-        self.rows.len().saturating_mul(self.columns.len())
+        self.rows().saturating_mul(self.columns.len())
+    }
+
+    /// The image of a row of the window, and its number among the rows of the image.
+    pub(super) fn row(&self, geometry: &Geometry, mut index: usize) -> (usize, usize) {
+        let (mut row, mut step) = (0, 1);
+        for ([first, len], axis) in self.outer.iter().zip(&geometry.axes).rev() {
+            row += (first + index % len) * step;
+            (index, step) = (index / len, step * axis.input);
+        }
+        (self.images.start + index, row)
     }
 }
 
 /// How the rows of X lie, or of their copy.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RowPlaces {
-    /// The first row and the first column that there are.
-    pub(super) first: usize,
-    pub(super) column: isize,
+#[derive(Debug, Clone)]
+pub(super) struct RowPlaces<'a> {
+    /// The rows that there are, and the columns of each.
+    pub(super) window: InputWindow<'a>,
     /// Elements from one row to the next, and from one pixel to the next.
     pub(super) row: usize,
     pub(super) pixel: usize,
@@ -213,7 +235,7 @@ pub(super) struct RowPlaces {
 pub(super) struct TableWriter<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) phase: &'a PixelPhase,
-    pub(super) places: RowPlaces,
+    pub(super) places: RowPlaces<'a>,
 }
 
 impl TableWriter<'_> {
@@ -249,23 +271,24 @@ impl TableWriter<'_> {
         column: usize,
     ) -> usize {
         let (axes, last) = (&self.geometry.axes, self.phase.last());
-        let RowPlaces { first, column: first_column, row: row_step, pixel, is_joined } = self.places;
+        let RowPlaces { window, row: row_step, pixel, is_joined } = &self.places;
         let (kernel, input) = (axes[axes.len() - 1].kernel, axes[axes.len() - 1].input);
-        let taps = if is_joined { &last.taps[..1] } else { &last.taps[..] };
-        let (rows, len) = (self.phase.rows(), outputs.len());
+        let taps = if *is_joined { &last.taps[..1] } else { &last.taps[..] };
+        let len = outputs.len();
         let mut rest = entries.chunks_exact_mut(pitch);
         let mut written = 0;
-        for_each_row(self.phase.outer(), axes, row % rows, (0, Some(row / rows)), &mut |number, source| {
-            let begin = source.map_or(PixelTaps::ZEROS, |source| ((source - first) * row_step) as u32);
+        let rows = OuterRows { lines: self.phase.outer(), axes, window: window.outer };
+        rows.for_each(row % self.phase.rows(), (0, Some(row / self.phase.rows() - window.images.start)), &mut |number, source| {
+            let begin = source.map_or(PixelTaps::ZEROS, |source| (source * row_step) as u32);
             for (tap, at) in taps {
                 let Some(entry) = rest.next() else { return };
                 written += 1;
-                entry[0] = if is_joined { number } else { number * kernel + tap } as u32;
+                entry[0] = if *is_joined { number } else { number * kernel + tap } as u32;
                 let mut from = last.input(outputs.start, *at);
                 for place in &mut entry[column..column + len] {
-                    let is_inside = is_joined || (0..input as isize).contains(&from);
+                    let is_inside = *is_joined || (0..input as isize).contains(&from);
                     *place = begin + match is_inside {
-                        true => ((from - first_column) as usize * pixel) as u32,
+                        true => ((from - window.columns.start) as usize * pixel) as u32,
                         false => PixelTaps::ZEROS,
                     };
                     from += last.advance as isize;
@@ -276,21 +299,34 @@ impl TableWriter<'_> {
     }
 }
 
-/// Calls `row` for each combination of taps of `lines`, with its number and the row of X that row `index` of
-/// the outputs reads through it. None if that is padding.
-fn for_each_row(
-    lines: &[OutputLine],
-    axes: &[Axis],
-    index: usize,
-    (number, source): (usize, Option<usize>),
-    row: &mut dyn FnMut(usize, Option<usize>),
-) {
-    let [line, rest @ ..] = lines else { return row(number, source) };
-    let inner: usize = rest.iter().map(|line| line.count).product();
-    let (output, index) = (index / inner, index % inner);
-    for (tap, at) in &line.taps {
-        let input = usize::try_from(line.input(output, *at)).ok().filter(|input| *input < axes[0].input);
-        let source = source.and_then(|source| Some(source * axes[0].input + input?));
-        for_each_row(rest, &axes[1..], index, (number * axes[0].kernel + tap, source), row);
+/// The axes before the last: their outputs, and a window of their inputs.
+#[derive(Clone, Copy)]
+struct OuterRows<'a> {
+    lines: &'a [OutputLine],
+    axes: &'a [Axis],
+    window: &'a [AxisWindow],
+}
+
+impl OuterRows<'_> {
+    /// Calls `row` for each combination of taps, with its number and the row of the window that row `index`
+    /// of the outputs reads through it. None if that is padding.
+    fn for_each(
+        self,
+        index: usize,
+        (number, source): (usize, Option<usize>),
+        row: &mut dyn FnMut(usize, Option<usize>),
+    ) {
+        let (Some((line, lines)), Some(([first, len], window))) = (self.lines.split_first(), self.window.split_first())
+        else {
+            return row(number, source);
+        };
+        let (axis, rest) = (&self.axes[0], Self { lines, axes: &self.axes[1..], window });
+        let inner: usize = lines.iter().map(|line| line.count).product();
+        let (output, index) = (index / inner, index % inner);
+        for (tap, at) in &line.taps {
+            let input = usize::try_from(line.input(output, *at)).ok().filter(|input| *input < axis.input);
+            let source = source.and_then(|source| Some(source * len + input? - first));
+            rest.for_each(index, (number * axis.kernel + tap, source), row);
+        }
     }
 }
