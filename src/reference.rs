@@ -67,7 +67,13 @@ pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>
             for c in 0..c_group {
                 let first = strides.at(n, filters.channel + c, 0);
                 let weight = w[filters.weight + c * filters.step + tap];
-                add_products(geometry.op, &mut plane, &sources, (x.get(first..).unwrap_or(&[]), strides.position), weight);
+                add_products(
+                    geometry.op,
+                    &mut plane,
+                    &sources,
+                    (x.get(first..).unwrap_or(&[]), strides.position),
+                    weight,
+                );
             }
             for (position, element) in plane.iter().enumerate() {
                 elements[geometry.output_offset(n, m, position)] = *element;
@@ -93,13 +99,7 @@ fn planes(geometry: &Geometry) -> impl Iterator<Item = (usize, usize)> {
 
 /// Adds the products of one tap and one channel of X to a plane of Y. Positions of the channel are `step`
 /// elements apart.
-fn add_products(
-    op: Op,
-    plane: &mut [ReferenceElement],
-    sources: &[Option<usize>],
-    (x, step): (&[f64], usize),
-    w: f64,
-) {
+fn add_products(op: Op, plane: &mut [ReferenceElement], sources: &[Option<usize>], (x, step): (&[f64], usize), w: f64) {
     for (element, source) in plane.iter_mut().zip(sources) {
         let x = match (source, op) {
             (Some(source), _) => x[*source * step],

@@ -201,14 +201,18 @@ impl<T: Real> PixelKernel<T> {
     fn call(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
         let Pixels { x, zeros, channels, taps } = *x;
         assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
-        assert!(taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels), "a pixel ends beyond the slice of X");
+        assert!(
+            taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),
+            "a pixel ends beyond the slice of X"
+        );
         assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
         let rows = taps.last.saturating_add(1).saturating_mul(channels);
         assert!(taps.is_empty() || w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
         assert!(tile.len() >= (self.mr * self.nr()).saturating_mul(taps.tiles), "the tile is too short");
         let (count, entries) = (taps.len(), taps.entries.as_ptr());
         let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
-        let args = PixelArgs { tiles: taps.tiles, x, zeros, channels, entries, taps: count, w, tile, accumulate, store };
+        let args =
+            PixelArgs { tiles: taps.tiles, x, zeros, channels, entries, taps: count, w, tile, accumulate, store };
         // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
         // for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

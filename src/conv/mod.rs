@@ -16,7 +16,7 @@ mod grouped;
 mod im2col;
 pub(crate) mod layout;
 pub(crate) mod macro_kernel;
-mod pixel_gemm;
+mod pixels;
 mod planes;
 pub(crate) mod registry;
 mod shares;

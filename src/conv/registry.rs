@@ -8,7 +8,7 @@ use core::str::FromStr;
 
 use super::contract::{Answer, Request};
 use super::{
-    channel_gemm, col2im, depthwise, depthwise_transposed, exact, gemm, grouped, im2col, pixel_gemm, transposed, winograd,
+    channel_gemm, col2im, depthwise, depthwise_transposed, exact, gemm, grouped, im2col, pixels, transposed, winograd,
 };
 use crate::choice::{Algorithm, Blas};
 use crate::error::{Error, bail};
@@ -171,7 +171,7 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
             col2im::offer(r, Blas::Matrixmultiply, bytes)
         }),
         Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))).with_layout(None),
-        Candidate::new("pixel-gemm", None, ANY, pixel_gemm::offer).with_layout(None),
+        Candidate::new("pixel-gemm", None, ANY, pixels::gemm::offer).with_layout(None),
         Candidate::new("depthwise", Conv, depthwise::accepts, depthwise::offer),
         Candidate::new("grouped", Conv, grouped::accepts, |r, _| grouped::offer(r)),
         Candidate::new(

@@ -23,9 +23,9 @@ use convoke_kernels::{
 };
 
 use super::contract::{Addend, Io, Request};
+use crate::Layout;
 use crate::element::Element;
 use crate::exec::region::Stores;
-use crate::Layout;
 use crate::spec::Strides;
 
 /// Elements of a buffer on the stack.
@@ -235,9 +235,8 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         let (strides, channels) = (&self.io.strides, &place.channels);
         let bias = &self.io.bias[channels.clone()];
         if place.layout == Layout::ChannelsLast {
-            let at = |strides: &Strides| {
-                (place.pixel * strides.position + channels.start, place.step * strides.position)
-            };
+            let at =
+                |strides: &Strides| (place.pixel * strides.position + channels.start, place.step * strides.position);
             let ((at_y, ld), (at_residual, residual_ld)) = (at(&strides.y), at(&strides.residual));
             let stores = Stores::row(at_y, channels.len()).times(place.count, ld);
             if let Some(mut y) = self.dest(at_y, [stores]) {

@@ -74,8 +74,7 @@ impl<'y, T: Copy + Send> Target<'y, T> {
             let y = Shared(unsafe { y.add(image * images.stride) });
             threads.for_each(slots, split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
                 let is_checked = cfg!(debug_assertions) && has_few_patches(&split, task);
-                let region =
-                    Region {
+                let region = Region {
                     y: y.pointer(),
                     len,
                     is_init,

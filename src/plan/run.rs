@@ -218,9 +218,7 @@ impl<T: Element> Plan<T> {
             self.check_len("Y", y.len(), self.geometry.output_len(), || self.geometry.output_shape())?;
         }
         let (residual_images, residual_strides) = match residual {
-            Addend::Tensor(residual) => {
-                self.images("the residual", residual.len(), distances.residual, Sizes::OF_Y)?
-            }
+            Addend::Tensor(residual) => self.images("the residual", residual.len(), distances.residual, Sizes::OF_Y)?,
             _ => (y_images, y_strides),
         };
         let strides = IoStrides { x: x_strides, residual: residual_strides, y: y_strides };
@@ -259,7 +257,11 @@ impl<T: Element> Plan<T> {
         let strides = self.strides(name, distance.pixel, parts)?;
         let span = |images: usize| match strides.span(images, channels, positions) {
             Some(span) => Ok(span),
-            None => bail!(Overflow, "{op}: {name} exceeds the address space: its pixels are {} elements apart", strides.position),
+            None => bail!(
+                Overflow,
+                "{op}: {name} exceeds the address space: its pixels are {} elements apart",
+                strides.position
+            ),
         };
         let (at_once, image) = (span(self.at_once.batch)?, span(self.at_once.batch.min(1))?);
         let neighbours = SpacedImages { count, len: at_once, stride: self.at_once.batch.saturating_mul(strides.image) };
@@ -295,11 +297,19 @@ impl<T: Element> Plan<T> {
     }
 
     /// How the channels and positions of an image lie.
-    fn strides(&self, name: &str, pixel: Option<usize>, (layout, channels, positions): Parts) -> Result<Strides, Error> {
+    fn strides(
+        &self,
+        name: &str,
+        pixel: Option<usize>,
+        (layout, channels, positions): Parts,
+    ) -> Result<Strides, Error> {
         let op = self.geometry.op;
         if let Some(pixel) = pixel {
             if layout != Layout::ChannelsLast {
-                bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel} and its {layout}: only channels last can");
+                bail!(
+                    InvalidShape,
+                    "{op}: {name} has a pixel stride of {pixel} and its {layout}: only channels last can"
+                );
             }
             if pixel < channels {
                 bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel}, a pixel has {channels} elements");

@@ -82,7 +82,9 @@ impl Strides {
     /// Those of a tensor whose pixels are `pixel` elements apart. Channels first have no such distance.
     pub(crate) fn new(layout: Layout, channels: usize, positions: usize, pixel: usize) -> Self {
         match layout {
-            Layout::ChannelsFirst => Self { image: channels.saturating_mul(positions), channel: positions, position: 1 },
+            Layout::ChannelsFirst => {
+                Self { image: channels.saturating_mul(positions), channel: positions, position: 1 }
+            }
             Layout::ChannelsLast => Self { image: positions.saturating_mul(pixel), channel: 1, position: pixel },
         }
     }
@@ -99,7 +101,8 @@ impl Strides {
             return Some(0);
         }
         let dims = [(images, self.image), (channels, self.channel), (positions, self.position)];
-        let last = dims.into_iter().try_fold(0_usize, |last, (len, step)| last.checked_add((len - 1).checked_mul(step)?));
+        let last =
+            dims.into_iter().try_fold(0_usize, |last, (len, step)| last.checked_add((len - 1).checked_mul(step)?));
         last?.checked_add(1)
     }
 }

@@ -8,7 +8,8 @@ use convoke_tools::named;
 
 /// A tensor `(images, channels, positions)` with its channels last.
 fn to_last<T: Copy>(x: &[T], (channels, positions): (usize, usize)) -> Vec<T> {
-    let image = |image: &[T]| (0..positions * channels).map(|i| image[i % channels * positions + i / channels]).collect();
+    let image =
+        |image: &[T]| (0..positions * channels).map(|i| image[i % channels * positions + i / channels]).collect();
     x.chunks_exact((channels * positions).max(1)).flat_map(|x| -> Vec<T> { image(x) }).collect()
 }
 
@@ -20,9 +21,13 @@ fn the_definition_is_the_same_in_all_layouts() {
         let operands = Operands::<f32>::uniform(&first, 5).with_bias(&first);
         let bias = operands.bias.as_deref();
         let expected = reference::all(&first, &operands.x, &operands.w, bias);
-        let (inputs, outputs) = ((first.in_channels, first.input_spatial()), (first.out_channels, first.output_spatial()));
-        for (x_layout, y_layout) in [(ChannelsLast, ChannelsFirst), (ChannelsFirst, ChannelsLast), (ChannelsLast, ChannelsLast)] {
-            let geometry = Layer { operator: layer.operator.clone().layouts(x_layout, y_layout), ..layer.clone() }.geometry();
+        let (inputs, outputs) =
+            ((first.in_channels, first.input_spatial()), (first.out_channels, first.output_spatial()));
+        for (x_layout, y_layout) in
+            [(ChannelsLast, ChannelsFirst), (ChannelsFirst, ChannelsLast), (ChannelsLast, ChannelsLast)]
+        {
+            let geometry =
+                Layer { operator: layer.operator.clone().layouts(x_layout, y_layout), ..layer.clone() }.geometry();
             let x = if x_layout == ChannelsLast { to_last(&operands.x, inputs) } else { operands.x.clone() };
             let want = if y_layout == ChannelsLast { to_last(&expected, outputs) } else { expected.clone() };
             assert_eq!(reference::all(&geometry, &x, &operands.w, bias), want, "{layer}, {x_layout} to {y_layout}");
@@ -41,7 +46,9 @@ fn hard_layers_agree_with_channels_last() {
             let mut count = 0;
             for combination in Combination::distinct() {
                 for activation in [Activation::None, Activation::Silu] {
-                    let Some(plan) = combination.plan::<T>(&layer, |planner| planner.activation(activation)) else { continue };
+                    let Some(plan) = combination.plan::<T>(&layer, |planner| planner.activation(activation)) else {
+                        continue;
+                    };
                     let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
                     let y = operands.run_both_ways(&plan);
                     assert_eq!(oracle.check(combination.algorithm, activation, &y), Ok(()), "{plan:?}");
@@ -70,7 +77,8 @@ fn pixels_of_wider_tensors_are_read_and_written_in_place() {
             wide
         };
         for isa in isas() {
-            let plan = Planner::new().isa(isa).algorithm(named(algorithm)).activation(Activation::LeakyRelu { alpha: 0.5 });
+            let plan =
+                Planner::new().isa(isa).algorithm(named(algorithm)).activation(Activation::LeakyRelu { alpha: 0.5 });
             let plan = plan.plan::<T>(layer.operator.clone(), &layer.x_shape).unwrap();
             let packed = operands.pack(&plan);
             let expected = operands.run(&plan);

@@ -405,7 +405,10 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
 #[inline(always)]
-pub(super) unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NRV]; MR], tile: *const V::Elem) {
+pub(super) unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &mut [[V; NRV]; MR],
+    tile: *const V::Elem,
+) {
     for i in 0..MR {
         for j in 0..NRV {
             // SAFETY: the index ends at MR * NRV * LANES.

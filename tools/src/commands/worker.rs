@@ -169,7 +169,11 @@ impl Worker {
         let duration = Duration::try_from_secs_f64(request.secs).context("secs")?;
 
         let layer = request.row.layer()?;
-        let plan = self.choice.planner()?.threads(request.threads).plan::<f32>(self.choice.operator(layer.operator()), &layer.x)?;
+        let plan = self
+            .choice
+            .planner()?
+            .threads(request.threads)
+            .plan::<f32>(self.choice.operator(layer.operator()), &layer.x)?;
         ensure_fits(&plan)?;
         let geometry = plan.geometry();
         let shape = geometry.output_shape();

@@ -19,12 +19,10 @@ pub(super) enum PixelSource {
     Copy(RowCopy),
 }
 
-/// A window of X in the type of sums, with the channels of one group. If the taps of a row are joined, it has
+/// A window of X in the type of sums, with the channels of a task. If the taps of a row are joined, it has
 /// padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RowCopy {
-    /// The channels of a group.
-    pub(super) channels: usize,
     pub(super) is_joined: bool,
     /// Values of a window, at most.
     pub(super) most_len: usize,
@@ -60,17 +58,17 @@ impl PixelSource {
     }
 
     /// The operand of a chunk that reads a window of X, and how its rows lie. It begins with the first
-    /// channel of a group.
+    /// of `channels`.
     pub(super) fn read<'a, T: Element>(
         &self,
         isa: Isa,
         io: &Io<'a, T>,
         geometry: &Geometry,
-        (group, window): (usize, InputWindow<'a>),
+        (channels, window): (Range<usize>, InputWindow<'a>),
         (copy, widened): (&'a mut [T::Acc], &mut [T::Acc]),
     ) -> (&'a [T::Acc], RowPlaces<'a>) {
         let (width, pixel) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x.position);
-        let channel = group * geometry.in_channels_per_group();
+        let (channel, channels) = (channels.start, channels.len());
         match self {
             Self::InPlace { is_joined } => {
                 let x = T::as_acc(io.x).unwrap_or(&[]);
@@ -80,50 +78,54 @@ impl PixelSource {
             Self::Copy(layout) => {
                 let inside = window.columns.start.clamp(0, width as isize) as usize
                     ..window.columns.end.clamp(0, width as isize) as usize;
-                let row_len = window.columns.len() * layout.channels;
+                let row_len = window.columns.len() * channels;
                 for (index, to) in (0..window.rows()).zip(copy.chunks_exact_mut(row_len.max(1))) {
                     let (image, row) = window.row(geometry, index);
-                    let before = (inside.start as isize - window.columns.start) as usize * layout.channels;
+                    let before = (inside.start as isize - window.columns.start) as usize * channels;
                     let (before, rest) = to.split_at_mut(before);
-                    let (to, behind) = rest.split_at_mut(inside.len() * layout.channels);
+                    let (to, behind) = rest.split_at_mut(inside.len() * channels);
                     before.fill(T::Acc::ZERO);
                     behind.fill(T::Acc::ZERO);
                     let first = io.strides.x.at(image, channel, row * width + inside.start);
                     let x = io.x.get(first..).unwrap_or(&[]);
                     match geometry.x_layout {
-                        Layout::ChannelsLast => layout.fill(isa, x, pixel, to),
-                        Layout::ChannelsFirst => layout.transpose(isa, x, io.strides.x.channel, to, widened),
+                        Layout::ChannelsLast => fill(isa, x, (pixel, channels), to),
+                        Layout::ChannelsFirst => fill_transposed(isa, x, (io.strides.x.channel, channels), to, widened),
                     }
                 }
-                let (pixel, is_joined) = (layout.channels, layout.is_joined);
+                let (pixel, is_joined) = (channels, layout.is_joined);
                 (copy, RowPlaces { window, row: row_len, pixel, is_joined })
             }
         }
     }
 }
 
-impl RowCopy {
-    /// Copies pixels of a row. `x` begins with the first, and they are `pixel` elements apart.
-    fn fill<T: Element>(&self, isa: Isa, x: &[T], pixel: usize, to: &mut [T::Acc]) {
-        if pixel == self.channels {
-            return stream::widen(isa, &x[..to.len()], to);
-        }
-        for (i, to) in to.chunks_exact_mut(self.channels.max(1)).enumerate() {
-            stream::widen(isa, &x[i * pixel..][..to.len()], to);
-        }
+/// Copies pixels of a row. `x` begins with the first, and they are `pixel` elements apart.
+fn fill<T: Element>(isa: Isa, x: &[T], (pixel, channels): (usize, usize), to: &mut [T::Acc]) {
+    if pixel == channels {
+        return stream::widen(isa, &x[..to.len()], to);
     }
+    for (i, to) in to.chunks_exact_mut(channels.max(1)).enumerate() {
+        stream::widen(isa, &x[i * pixel..][..to.len()], to);
+    }
+}
 
-    /// Copies pixels of a row from rows of channels. `x` begins with the first of them, and they are
-    /// `channel` elements apart. They go through `widened`, if X has not the type of sums.
-    fn transpose<T: Element>(&self, isa: Isa, x: &[T], channel: usize, to: &mut [T::Acc], widened: &mut [T::Acc]) {
-        let pixels = to.len().checked_div(self.channels).unwrap_or(0);
-        let size = (self.channels, pixels);
-        if let Some(x) = T::as_acc(x) {
-            return transpose(isa, size, (x, channel), (to, self.channels));
-        }
-        for (c, row) in widened.chunks_exact_mut(pixels.max(1)).enumerate().take(self.channels) {
-            stream::widen(isa, &x[c * channel..][..row.len()], row);
-        }
-        transpose(isa, size, (widened, pixels), (to, self.channels));
+/// Copies pixels of a row from rows of channels. `x` begins with the first of them, and they are `channel`
+/// elements apart. They go through `widened`, if X has not the type of sums.
+fn fill_transposed<T: Element>(
+    isa: Isa,
+    x: &[T],
+    (channel, channels): (usize, usize),
+    to: &mut [T::Acc],
+    widened: &mut [T::Acc],
+) {
+    let pixels = to.len().checked_div(channels).unwrap_or(0);
+    let size = (channels, pixels);
+    if let Some(x) = T::as_acc(x) {
+        return transpose(isa, size, (x, channel), (to, channels));
     }
+    for (c, row) in widened.chunks_exact_mut(pixels.max(1)).enumerate().take(channels) {
+        stream::widen(isa, &x[c * channel..][..row.len()], row);
+    }
+    transpose(isa, size, (widened, pixels), (to, channels));
 }

@@ -89,7 +89,8 @@ pub(super) const MOST_PHASES: usize = 1 << 10;
 impl PixelPhase {
     /// All phases of a layer that have outputs. None if they are too many, or reach too far.
     pub(super) fn all(geometry: &Geometry) -> Option<Vec<Self>> {
-        let strides = geometry.axes.iter().map(|axis| if geometry.op == Op::Conv { 1 } else { axis.stride.min(axis.output) });
+        let strides =
+            geometry.axes.iter().map(|axis| if geometry.op == Op::Conv { 1 } else { axis.stride.min(axis.output) });
         let count = strides.fold(1_usize, |count, stride| count.saturating_mul(stride));
         if count > MOST_PHASES || !geometry.axes.iter().all(is_in_reach) {
             return None;
@@ -97,9 +98,8 @@ impl PixelPhase {
         let mut phases = vec![Self { lines: Vec::new() }];
         for axis in &geometry.axes {
             let lines = OutputLine::of(geometry.op, axis);
-            let with = |phase: &Self, line: &OutputLine| {
-                Self { lines: phase.lines.iter().chain([line]).cloned().collect() }
-            };
+            let with =
+                |phase: &Self, line: &OutputLine| Self { lines: phase.lines.iter().chain([line]).cloned().collect() };
             phases = phases.iter().flat_map(|phase| lines.iter().map(move |line| with(phase, line))).collect();
         }
         Some(phases)
@@ -278,23 +278,28 @@ impl TableWriter<'_> {
         let mut rest = entries.chunks_exact_mut(pitch);
         let mut written = 0;
         let rows = OuterRows { lines: self.phase.outer(), axes, window: window.outer };
-        rows.for_each(row % self.phase.rows(), (0, Some(row / self.phase.rows() - window.images.start)), &mut |number, source| {
-            let begin = source.map_or(PixelTaps::ZEROS, |source| (source * row_step) as u32);
-            for (tap, at) in taps {
-                let Some(entry) = rest.next() else { return };
-                written += 1;
-                entry[0] = if *is_joined { number } else { number * kernel + tap } as u32;
-                let mut from = last.input(outputs.start, *at);
-                for place in &mut entry[column..column + len] {
-                    let is_inside = *is_joined || (0..input as isize).contains(&from);
-                    *place = begin + match is_inside {
-                        true => ((from - window.columns.start) as usize * pixel) as u32,
-                        false => PixelTaps::ZEROS,
-                    };
-                    from += last.advance as isize;
+        rows.for_each(
+            row % self.phase.rows(),
+            (0, Some(row / self.phase.rows() - window.images.start)),
+            &mut |number, source| {
+                let begin = source.map_or(PixelTaps::ZEROS, |source| (source * row_step) as u32);
+                for (tap, at) in taps {
+                    let Some(entry) = rest.next() else { return };
+                    written += 1;
+                    entry[0] = if *is_joined { number } else { number * kernel + tap } as u32;
+                    let mut from = last.input(outputs.start, *at);
+                    for place in &mut entry[column..column + len] {
+                        let is_inside = *is_joined || (0..input as isize).contains(&from);
+                        *place = begin
+                            + match is_inside {
+                                true => ((from - window.columns.start) as usize * pixel) as u32,
+                                false => PixelTaps::ZEROS,
+                            };
+                        from += last.advance as isize;
+                    }
                 }
-            }
-        });
+            },
+        );
         written
     }
 }

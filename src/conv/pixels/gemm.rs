@@ -1,0 +1,217 @@
+//! GEMM with vectors along output channels, for pixels anywhere in X.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::ops::Range;
+
+use convoke_kernels::catalogue::pixel_widths;
+use convoke_kernels::{Isa, PixelKernel, Pixels, Real};
+
+use super::source::PixelSource;
+use super::tiling::{ChunkScratch, PhaseTiles, PixelChunk, PixelTiling, TileNeeds};
+use crate::conv::channel_gemm::ChannelWeights;
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
+use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
+use crate::conv::store::{Finish, OutputStore, PixelScratch};
+use crate::element::Element;
+use crate::exec::split::{Patch, Split};
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
+use crate::{Geometry, Layout, Op};
+
+/// Channels of a tap below which the taps of a row are joined, if that can be: with fewer, the places of
+/// pixels would be looked up for a few steps of k each.
+const FEW_CHANNELS: usize = 16;
+
+/// The kernels for panels of one width, by pixels.
+type Kernels<T> = &'static [PixelKernel<T>];
+
+/// How a layer is cut.
+struct PixelBlocking<A: Real> {
+    weights: ChannelWeights,
+    tiling: PixelTiling,
+    split: GemmSplit,
+    /// The kernels of a narrow panel, and of a wide one.
+    kernels: [Kernels<A>; 2],
+    /// Tiles that a call multiplies, at most: their sums stay in the L1 cache.
+    group: usize,
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    let blocking = PixelBlocking::new(request, most_bytes)?;
+    let (weights, split, tiling) = (&blocking.weights, blocking.split, &blocking.tiling);
+    let mut scratch = Ledger::default();
+    let chunk = tiling.book::<T>(&mut scratch, geometry, weights.k.size() * tiling.taps_of_call());
+    let tile_len = blocking.group * blocking.most_pixels() * weights.nr();
+    let sums = scratch.book("sums", tile_len);
+    let is_stored = T::DIRECT && geometry.y_layout == Layout::ChannelsLast;
+    let finished = scratch.book("finished sums", if is_stored { 0 } else { tile_len });
+    let is_transposed = geometry.y_layout == Layout::ChannelsFirst;
+    let rows = scratch.book("transposed sums", if is_transposed { tile_len } else { 0 });
+    let recipe = Recipe {
+        kernel: blocking.kernels[1][blocking.most_pixels() - 1].name(),
+        details: alloc::format!(
+            "X {}, {}, K in blocks of {}, {}, weights in {}",
+            match tiling.source {
+                PixelSource::InPlace { .. } => "in place",
+                PixelSource::Copy(_) => "in copied rows",
+            },
+            Count(tiling.phases.len(), "phase"),
+            weights.k.size() * weights.taps,
+            Count(split.columns, "chunk"),
+            Count(split.shares, "part")
+        ),
+        layout: weights.layout(),
+        packed_len: weights.len(),
+        tasks: split.tasks(),
+        scratch,
+        work: blocking.work(request),
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        let (isa, geometry, finish) = (request.isa(), request.geometry.clone(), Finish::new(request));
+        Box::new(PixelGemm { isa, geometry, finish, blocking, chunk, sums, finished, rows })
+    });
+    Ok(Offer { recipe, build })
+}
+
+impl<A: Real> PixelBlocking<A> {
+    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
+        let Request { geometry, machine, threads, .. } = *request;
+        let weights = ChannelWeights::new(request)?;
+        let mut widths = pixel_widths::<A>(request.isa());
+        let narrow = widths.next().ok_or_else(|| String::from("no kernel for this tile"))?;
+        let kernels = [narrow, widths.last().unwrap_or(narrow)];
+        let pixels = kernels[0].len().min(kernels[1].len());
+        let is_joined = weights.k.count() == 1 && joins_taps(geometry);
+        let needs = TileNeeds { pixels, channels: weights.channels, parts: geometry.group, is_joined };
+        let tiling = PixelTiling::new(request, &needs, most_bytes)?;
+        let group = (machine.l1_bytes / 4 / (pixels * weights.nr() * size_of::<A>())).max(1);
+        let (groups, columns, panels) = (geometry.group, tiling.chunks(), weights.count());
+        let mut split = GemmSplit { images: 1, groups, columns, panels, shares: 1 };
+        let tasks = split.tasks();
+        if threads > 1 && tasks < TASKS_PER_THREAD * threads {
+            split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, panels.max(1));
+        }
+        Ok(Self { weights, tiling, split, kernels, group })
+    }
+
+    /// Pixels of a tile, at most.
+    fn most_pixels(&self) -> usize {
+        self.kernels[0].len().min(self.kernels[1].len())
+    }
+
+    fn work<T: Element<Acc = A>>(&self, request: &Request<'_, T>) -> Work {
+        let Request { geometry, machine, .. } = *request;
+        let (weights, lanes) = (&self.weights, self.weights.panels.lanes);
+        let computing = self.tiling.tiles_work(|phase, pixels| self.tile_work(machine, phase, pixels))
+            + self.tiling.finish_work(geometry, (weights.rows, weights.vectors()))
+            + self.tiling.reading_work::<T>(geometry, lanes) * self.split.shares as f64;
+        let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
+        let fetching = machine.fetch_weights(bytes * self.split.columns as f64, bytes);
+        machine.overlapped(computing * geometry.group as f64, fetching) + Item::TASKS.times(self.split.tasks() as f64)
+    }
+
+    /// The products of a tile of one group of channels.
+    fn tile_work(&self, machine: &Machine, phase: &PhaseTiles, pixels: usize) -> Work {
+        let weights = &self.weights;
+        let rest = weights.rows % weights.nr();
+        let narrow = usize::from(rest > 0 && weights.panels.panel(rest).1);
+        let cycles = |kernels: Kernels<A>| {
+            let kernel = &kernels[pixels - 1];
+            // Places are read once for a tap, and not with each step.
+            machine.tile_cycles(kernel.fmas(), kernel.loads() as f64 - 1.0)
+        };
+        let of_step =
+            cycles(self.kernels[0]) * narrow as f64 + cycles(self.kernels[1]) * (weights.count() - narrow) as f64;
+        let blocks = weights.k.count();
+        Item::ARITHMETIC_CYCLES.times(of_step * (phase.phase.taps() * weights.channels) as f64)
+            + Item::STORED_VECTORS.times((pixels * weights.vectors() * blocks) as f64)
+            + Item::KERNEL_CALLS.times((weights.count() * blocks) as f64)
+    }
+}
+
+/// Whether the pixels that the taps of a row read are neighbours, and have few channels.
+fn joins_taps(geometry: &Geometry) -> bool {
+    let last = geometry.axes.last();
+    geometry.op == Op::Conv
+        && geometry.group == 1
+        && geometry.in_channels < FEW_CHANNELS
+        && last.is_some_and(|last| last.kernel > 1 && last.dilation == 1)
+}
+
+struct PixelGemm<T: Element> {
+    isa: Isa,
+    geometry: Geometry,
+    finish: Finish<T::Acc>,
+    blocking: PixelBlocking<T::Acc>,
+    chunk: ChunkScratch<T::Acc>,
+    sums: Piece<T::Acc>,
+    finished: Piece<T::Acc>,
+    rows: Piece<T::Acc>,
+}
+
+impl<T: Element> PixelGemm<T> {
+    /// Multiplies panel `p` of a group by all tiles of a chunk.
+    fn multiply(
+        &self,
+        chunk: &PixelChunk<'_, T::Acc>,
+        (group, p): (usize, usize),
+        store: &OutputStore<'_, '_, T>,
+        scratch: &mut PixelScratch<'_, T::Acc>,
+    ) {
+        let weights = &self.blocking.weights;
+        let rows = weights.rows_of(&(p..p + 1));
+        let (nr, is_narrow) = weights.panels.panel(rows.len());
+        let (k, step) = (weights.steps(), weights.taps * nr);
+        let panel = &weights.of_group(store.io.weights, group)[rows.start * k..][..nr * k];
+        let channels = group * weights.rows + rows.start..group * weights.rows + rows.end;
+        let kernels = self.blocking.kernels[usize::from(!is_narrow)];
+        let joined = self.blocking.tiling.taps_of_call();
+        chunk.for_each_group(self.blocking.group, |tiles| {
+            let kernel = &kernels[tiles.pixels - 1];
+            let place = chunk.place(&self.geometry, &tiles, channels.clone());
+            for block in weights.k.iter() {
+                let x = chunk.x.get(block.start..).unwrap_or(&[]);
+                let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * joined, taps: tiles.taps };
+                let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
+                match block.end == weights.channels {
+                    true => store.pixels(kernel, (&x, w), scratch, accumulate, &place),
+                    false => kernel.partial(&x, w, scratch.sums, accumulate),
+                }
+            }
+        });
+    }
+}
+
+impl<T: Element> Split for PixelGemm<T> {
+    fn tasks(&self) -> usize {
+        self.blocking.split.tasks()
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.blocking.split.part(task);
+        let channels: Range<usize> = self.blocking.weights.channels_of(&part);
+        self.blocking.tiling.patches(&self.geometry, (part.columns, &channels), patch);
+    }
+}
+
+impl<T: Element> Lowering<T> for PixelGemm<T> {
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        self.blocking.weights.pack(self.geometry.op, w, packed);
+    }
+
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let Part { group, columns, panels, .. } = self.blocking.split.part(task);
+        let mut arena = Arena::new(scratch);
+        let c = self.geometry.in_channels_per_group();
+        let (of_chunk, part) = ((&self.geometry, self.isa), (columns, group * c..(group + 1) * c));
+        let chunk = self.blocking.tiling.read(of_chunk, part, io, (&mut arena, &self.chunk));
+        let (sums, finished, rows) = (arena.get(self.sums), arena.get(self.finished), arena.get(self.rows));
+        let (store, mut scratch) = (self.finish.store(io), PixelScratch { sums, finished, rows });
+        for p in panels {
+            self.multiply(&chunk, (group, p), &store, &mut scratch);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Algorithms that see tensors as pixels, whose channels are neighbours: an indirect convolution (Dukhan, "The
+//! Indirect Convolution Algorithm", 2019), for Conv and ConvTranspose.
+//!
+//! A table says where each pixel of a tile reads X through each tap ([`taps`]), so that X is read in place,
+//! and padding is a row of zeros. Where X has another layout, another type than sums, or too few channels for
+//! a tap, a task reads a copy of its part ([`source`]).
+//!
+//! - [`gemm`]: vectors run along output channels. M = output pixels, K = taps * C/group, N = M/group. The
+//!   weights are those of `channel-gemm`.
+
+pub(super) mod gemm;
+mod source;
+mod taps;
+mod tiling;

@@ -1,0 +1,383 @@
+//! How Y is cut into tiles, groups of tiles and chunks of pixels, for kernels of pixels.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::PixelTaps;
+
+use super::source::{PixelSource, RowCopy};
+use super::taps::{AxisWindow, PixelPhase, RowPlaces, TableWriter};
+use crate::conv::contract::{Io, Request};
+use crate::conv::macro_kernel::RowPanels;
+use crate::conv::shares::TASKS_PER_THREAD;
+use crate::conv::store::PixelPlace;
+use crate::element::Element;
+use crate::exec::split::{Patch, Span};
+use crate::exec::{Arena, Ledger, Piece};
+use crate::machine::{Item, Work};
+use crate::{Axis, Geometry, Layout};
+
+/// Entries of the table of a tile, at most.
+const MOST_ENTRIES: usize = 1 << 16;
+
+/// The tiles of a phase: its pixels, in rows of tiles. If pixels of all rows are neighbours in Y, they are one
+/// row.
+#[derive(Debug, Clone)]
+pub(super) struct PhaseTiles {
+    pub(super) phase: PixelPhase,
+    /// Rows of tiles, of all images, and how each is cut into tiles.
+    pub(super) rows: usize,
+    pub(super) cut: RowPanels,
+    /// Pixels from one row of tiles to the next.
+    pub(super) pixels: usize,
+    /// Tiles of a chunk.
+    pub(super) chunk: usize,
+}
+
+impl PhaseTiles {
+    pub(super) fn tiles(&self) -> usize {
+        self.rows * self.cut.count()
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.tiles().div_ceil(self.chunk)
+    }
+
+    pub(super) fn tiles_of(&self, chunk: usize) -> Range<usize> {
+        chunk * self.chunk..((chunk + 1) * self.chunk).min(self.tiles())
+    }
+
+    /// The first pixel of a tile, counted over all rows of tiles, and its pixels.
+    pub(super) fn tile(&self, tile: usize) -> (usize, usize) {
+        let (row, tile) = (tile / self.cut.count(), tile % self.cut.count());
+        (row * self.pixels + self.cut.start(tile), self.cut.height(tile))
+    }
+
+    /// The first pixel of some tiles, and the pixel behind the last.
+    pub(super) fn pixels_of(&self, tiles: &Range<usize>) -> Range<usize> {
+        let (last, height) = self.tile(tiles.end - 1);
+        self.tile(tiles.start).0..last + height
+    }
+}
+
+/// What the kernels of a layer need of its tiles.
+pub(super) struct TileNeeds {
+    /// Pixels of a tile, at most.
+    pub(super) pixels: usize,
+    /// Channels of X that a task reads, at most.
+    pub(super) channels: usize,
+    /// Parts of the channels, each of which reads all pixels.
+    pub(super) parts: usize,
+    /// Whether a tap of the last axis stands for all of them.
+    pub(super) is_joined: bool,
+}
+
+/// The tiles of a layer.
+pub(super) struct PixelTiling {
+    pub(super) source: PixelSource,
+    pub(super) phases: Vec<PhaseTiles>,
+    pixels: usize,
+    /// Entries of the table of a tile, and tiles of a chunk, at most.
+    entries: usize,
+    chunk: usize,
+}
+
+/// The scratch of a task, for a chunk.
+pub(super) struct ChunkScratch<A> {
+    copy: Piece<A>,
+    widened: Piece<A>,
+    zeros: Piece<A>,
+    table: Piece<u32>,
+    counts: Piece<u32>,
+    outer: Piece<AxisWindow>,
+}
+
+/// A chunk of tiles with their operands.
+pub(super) struct PixelChunk<'a, A> {
+    pub(super) tiles: &'a PhaseTiles,
+    range: Range<usize>,
+    /// From the first channel of a task on.
+    pub(super) x: &'a [A],
+    pub(super) zeros: &'a [A],
+    /// For each tile a table, of as many taps as `counts` says.
+    table: &'a [u32],
+    counts: &'a [u32],
+}
+
+/// Neighbouring tiles of a chunk with the same numbers of pixels and taps.
+pub(super) struct PixelTiles<'a> {
+    first: usize,
+    count: usize,
+    pub(super) pixels: usize,
+    pub(super) taps: PixelTaps<'a>,
+}
+
+impl PixelTiling {
+    /// # Errors
+    /// The reason why a layer cannot be tiled.
+    pub(super) fn new<T: Element>(
+        request: &Request<'_, T>,
+        needs: &TileNeeds,
+        most_bytes: usize,
+    ) -> Result<Self, String> {
+        let geometry = request.geometry;
+        if geometry.input_len() >= PixelTaps::ZEROS as usize {
+            return Err(alloc::format!("X has {} elements, at most {}", geometry.input_len(), PixelTaps::ZEROS - 1));
+        }
+        let phases = PixelPhase::all(geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
+        let TileNeeds { pixels, channels, is_joined, .. } = *needs;
+        let is_in_place = T::DIRECT && geometry.x_layout == Layout::ChannelsLast;
+        let pads = geometry.axes.last().is_some_and(Axis::is_padded);
+        let source = match is_in_place && !(is_joined && pads) {
+            true => PixelSource::InPlace { is_joined },
+            false => PixelSource::Copy(RowCopy { is_joined, most_len: 0 }),
+        };
+        let taps = phases.iter().map(PixelPhase::taps).max().unwrap_or(0);
+        let entries = taps.saturating_mul(1 + pixels);
+        if entries > MOST_ENTRIES {
+            return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
+        }
+        let mut new = Self { source, phases: Vec::new(), pixels, entries, chunk: 0 };
+        let chunk = new.chunk_tiles(request, needs, phases.len(), most_bytes);
+        new.phases = phases.into_iter().map(|phase| new.phase_tiles(geometry, phase, chunk)).collect();
+        new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
+        new.source = match source {
+            PixelSource::InPlace { .. } => source,
+            PixelSource::Copy(copy) => {
+                let most_len = new.most_copied(geometry, is_joined).saturating_mul(channels);
+                if most_len >= PixelTaps::ZEROS as usize {
+                    return Err(alloc::format!(
+                        "a copy of X has {most_len} elements, at most {}",
+                        PixelTaps::ZEROS - 1
+                    ));
+                }
+                PixelSource::Copy(RowCopy { most_len, ..copy })
+            }
+        };
+        Ok(new)
+    }
+
+    /// Pixels of the window of a chunk, at most.
+    fn most_copied(&self, geometry: &Geometry, is_joined: bool) -> usize {
+        let mut outer = alloc::vec![AxisWindow::default(); geometry.axes.len() - 1];
+        let mut most = 0;
+        for phase in &self.phases {
+            for chunk in 0..phase.chunks() {
+                let pixels = phase.pixels_of(&phase.tiles_of(chunk));
+                most = most.max(phase.phase.window(geometry, &pixels, is_joined, &mut outer).pixels());
+            }
+        }
+        most
+    }
+
+    /// Tiles of a chunk: what they read of X, and their tables, stay in the L2 cache, and each thread has
+    /// several chunks.
+    fn chunk_tiles<T: Element>(
+        &self,
+        request: &Request<'_, T>,
+        needs: &TileNeeds,
+        phases: usize,
+        most_bytes: usize,
+    ) -> usize {
+        let Request { geometry, machine, threads, .. } = *request;
+        let inputs = (geometry.batch * geometry.input_spatial()) as f64 * phases as f64;
+        let outputs = (geometry.batch * geometry.output_spatial()).max(1) as f64;
+        let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * size_of::<T::Acc>()) as f64
+            + (self.entries * size_of::<u32>()) as f64;
+        let bytes = (machine.block_l2_bytes() / 4).min(most_bytes) as f64;
+        let tiles = (outputs / self.pixels as f64).ceil() as usize;
+        let of_thread = if threads == 1 { tiles } else { (tiles * needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
+        ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
+    }
+
+    fn phase_tiles(&self, geometry: &Geometry, phase: PixelPhase, chunk: usize) -> PhaseTiles {
+        let rows = geometry.batch * phase.rows();
+        let (rows, pixels) = match (phase.is_dense(), geometry.y_layout) {
+            (true, Layout::ChannelsLast) => (1, rows * phase.last().count),
+            (true, Layout::ChannelsFirst) => (geometry.batch, phase.rows() * phase.last().count),
+            (false, _) => (rows, phase.last().count),
+        };
+        let cut = RowPanels::new(pixels, self.pixels);
+        let tiles = rows * cut.count();
+        // Chunks of equal numbers of tiles.
+        let chunk = tiles.div_ceil(tiles.div_ceil(chunk).max(1)).max(1);
+        PhaseTiles { phase, rows, cut, pixels, chunk }
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.phases.iter().map(PhaseTiles::chunks).sum()
+    }
+
+    /// Taps of the kernel that are one tap of a call.
+    pub(super) fn taps_of_call(&self) -> usize {
+        let last = |phase: &PhaseTiles| phase.phase.last().taps();
+        if self.source.is_joined() { self.phases.first().map_or(1, last) } else { 1 }
+    }
+
+    /// The phase of a chunk, and its tiles.
+    fn chunk(&self, mut index: usize) -> (&PhaseTiles, Range<usize>) {
+        for phase in &self.phases {
+            if index < phase.chunks() {
+                return (phase, phase.tiles_of(index));
+            }
+            index -= phase.chunks();
+        }
+        unreachable!("a chunk is one of a phase")
+    }
+
+    /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel.
+    pub(super) fn book<T: Element>(
+        &self,
+        scratch: &mut Ledger,
+        geometry: &Geometry,
+        channels: usize,
+    ) -> ChunkScratch<T::Acc> {
+        let copied = self.source.copy_len();
+        let is_widened = !T::DIRECT && geometry.x_layout == Layout::ChannelsFirst;
+        ChunkScratch {
+            copy: scratch.book("rows of X", copied),
+            widened: scratch.book("widened rows", if is_widened { copied } else { 0 }),
+            zeros: scratch.book("zeros", channels),
+            table: scratch.book("places", self.chunk * self.entries),
+            counts: scratch.book("taps", self.chunk),
+            outer: scratch.book("window", geometry.axes.len() - 1),
+        }
+    }
+
+    /// The operands of a chunk: some channels of X, and the tables of all its tiles.
+    pub(super) fn read<'a, T: Element>(
+        &'a self,
+        request: (&Geometry, convoke_kernels::Isa),
+        (index, channels): (usize, Range<usize>),
+        io: &Io<'a, T>,
+        (arena, scratch): (&mut Arena<'a>, &ChunkScratch<T::Acc>),
+    ) -> PixelChunk<'a, T::Acc> {
+        let (geometry, isa) = request;
+        let (copy, widened, zeros) = (arena.get(scratch.copy), arena.get(scratch.widened), arena.get(scratch.zeros));
+        let (table, counts, outer) = (arena.get(scratch.table), arena.get(scratch.counts), arena.get(scratch.outer));
+        zeros.fill(<T::Acc as convoke_kernels::Real>::ZERO);
+        let (tiles, range) = self.chunk(index);
+        let window = self.source.window(geometry, &tiles.phase, &tiles.pixels_of(&range), outer);
+        let (x, places) = self.source.read(isa, io, geometry, (channels, window), (copy, widened));
+        write_tables(geometry, tiles, places, range.clone(), (table, counts));
+        PixelChunk { tiles, range, x, zeros, table, counts }
+    }
+
+    /// Calls `patch` for the part of Y of a chunk and some channels.
+    pub(super) fn patches(
+        &self,
+        geometry: &Geometry,
+        (index, channels): (usize, &Range<usize>),
+        patch: &mut dyn FnMut(Patch),
+    ) {
+        let (tiles, range) = self.chunk(index);
+        let (phase, last, positions) = (&tiles.phase, tiles.phase.last(), geometry.output_spatial());
+        let mut pixels = tiles.pixels_of(&range);
+        while !pixels.is_empty() {
+            let width = if phase.is_dense() { positions } else { last.count };
+            let (row, along) = (pixels.start / width, pixels.start % width);
+            let len = (width - along).min(pixels.len());
+            pixels.start += len;
+            if phase.is_dense() {
+                patch(Patch::rows(row..row + 1, channels.clone(), along..along + len, positions));
+                continue;
+            }
+            let (image, row) = (row / phase.rows(), row % phase.rows());
+            let output = geometry.axes[geometry.axes.len() - 1].output;
+            let outer = phase.outer_output(geometry, row);
+            let (rows, step) = (Span::new(outer..outer + 1, positions / output), last.step);
+            let span = Span { size: output, start: last.first + along * step, step, count: len };
+            patch(Patch { images: image..image + 1, channels: channels.clone(), axes: [Span::whole(1), rows, span] });
+        }
+    }
+
+    /// The work to copy what all chunks read, and to write their tables.
+    pub(super) fn reading_work<T: Element>(&self, geometry: &Geometry, lanes: usize) -> Work {
+        let copied = self.source.copy_len() as f64 * self.chunks() as f64;
+        let entries = |phase: &PhaseTiles| (phase.tiles() * phase.phase.taps() * (1 + self.pixels)) as f64;
+        let tables = Item::COPIED_ELEMENTS.times(self.phases.iter().map(entries).sum());
+        tables
+            + match geometry.x_layout {
+                Layout::ChannelsLast => Item::COPIED_ELEMENTS.times(copied),
+                Layout::ChannelsFirst => Item::GATHERED_VECTORS.times(copied / lanes as f64),
+            }
+    }
+
+    /// The way of finished sums of `channels` channels, in `vectors` vectors, into a Y whose channels come
+    /// first.
+    pub(super) fn finish_work(&self, geometry: &Geometry, (channels, vectors): (usize, usize)) -> Work {
+        let of_phase = |phase: &PhaseTiles| {
+            let pixels = (phase.rows * phase.pixels) as f64;
+            match (geometry.y_layout, phase.phase.is_dense()) {
+                (Layout::ChannelsLast, _) => Work::default(),
+                (_, true) => Item::TRANSPOSED_VECTORS.times(pixels * vectors as f64),
+                (_, false) => Item::SCATTERED_ELEMENTS.times(pixels * channels as f64),
+            }
+        };
+        self.phases.iter().map(of_phase).fold(Work::default(), |sum, work| sum + work)
+    }
+
+    /// The work of all tiles, if that of a tile of a phase depends on its pixels.
+    pub(super) fn tiles_work(&self, of_tile: impl Fn(&PhaseTiles, usize) -> Work) -> Work {
+        let of_phase = |phase: &PhaseTiles| {
+            let runs = phase.cut.runs(&(0..phase.cut.count()));
+            let of_row = runs.map(|run| of_tile(phase, phase.cut.height(run.start)) * run.len() as f64);
+            of_row.fold(Work::default(), |sum, work| sum + work) * phase.rows as f64
+        };
+        self.phases.iter().map(of_phase).fold(Work::default(), |sum, work| sum + work)
+    }
+}
+
+/// Writes the tables of tiles one behind the other, and the taps of each.
+fn write_tables(
+    geometry: &Geometry,
+    tiles: &PhaseTiles,
+    places: RowPlaces<'_>,
+    range: Range<usize>,
+    (table, counts): (&mut [u32], &mut [u32]),
+) {
+    let writer = TableWriter { geometry, phase: &tiles.phase, places };
+    let (width, mut begin) = (tiles.phase.last().count, 0);
+    for (tile, count) in range.zip(counts) {
+        let (first, pixels) = tiles.tile(tile);
+        let taps = writer.write((first / width, first % width), pixels, &mut table[begin..]);
+        *count = taps as u32;
+        begin += taps * (1 + pixels);
+    }
+}
+
+impl<A> PixelChunk<'_, A> {
+    /// Calls `tiles` for each group of at most `most` tiles.
+    pub(super) fn for_each_group(&self, most: usize, mut tiles: impl FnMut(PixelTiles<'_>)) {
+        let (mut first, mut begin) = (self.range.start, 0);
+        while first < self.range.end {
+            let of = |tile: usize| (self.tiles.tile(tile).1, self.counts[tile - self.range.start]);
+            let (pixels, taps) = of(first);
+            let row_end = (first / self.tiles.cut.count() + 1) * self.tiles.cut.count();
+            let end = (first + most).min(row_end).min(self.range.end);
+            let count = (first..end).take_while(|tile| of(*tile) == (pixels, taps)).count();
+            let entries = count * taps as usize * (1 + pixels);
+            let taps = PixelTaps::new(&self.table[begin..begin + entries], count, pixels);
+            tiles(PixelTiles { first, count, pixels, taps });
+            (first, begin) = (first + count, begin + entries);
+        }
+    }
+
+    /// Where the pixels of a group of tiles go in Y.
+    pub(super) fn place(&self, geometry: &Geometry, group: &PixelTiles<'_>, channels: Range<usize>) -> PixelPlace {
+        let (first, _) = self.tiles.tile(group.first);
+        let (phase, last) = (&self.tiles.phase, self.tiles.phase.last());
+        let (count, positions) = (group.count * group.pixels, geometry.output_spatial());
+        let (pixel, step) = if phase.is_dense() {
+            (first, 1)
+        } else {
+            let (row, along) = (first / last.count, first % last.count);
+            let (image, row) = (row / phase.rows(), row % phase.rows());
+            let width = geometry.axes[geometry.axes.len() - 1].output;
+            let outer = image * (positions / width) + phase.outer_output(geometry, row);
+            (outer * width + last.first + along * last.step, last.step)
+        };
+        PixelPlace { layout: geometry.y_layout, positions, pixel, step, count, channels }
+    }
+}
