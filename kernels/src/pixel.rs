@@ -90,7 +90,8 @@ pub struct PixelEpilogue<'a, T> {
 /// Memory: `entries` is readable for `tiles * taps * (1 + MR)` elements. For each tap, `w + number *
 /// channels * NR` is readable for `channels * NR` elements, and for each place below [`PixelTaps::ZEROS`]
 /// `x + place` for `channels`. If there are other places, `zeros` is readable for `channels`. `tile` is
-/// readable and writable for `tiles * MR * NR`. `store` is valid as [`PixelStore`] states.
+/// readable and writable for `MR * NR` elements, or for those of all tiles if it keeps their sums. `store` is
+/// valid as its parts state.
 pub(crate) struct PixelArgs<T> {
     pub(crate) tiles: usize,
     pub(crate) x: *const T,
@@ -102,6 +103,14 @@ pub(crate) struct PixelArgs<T> {
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: PixelOutput<T>,
+}
+
+impl<T> PixelArgs<T> {
+    /// Whether the tiles are kept in memory, or were.
+    #[inline(always)]
+    pub(crate) fn keeps_sums(&self) -> bool {
+        self.accumulate || matches!(self.store, PixelOutput::Tiles)
+    }
 }
 
 /// Where the sums of tiles go.
@@ -208,11 +217,12 @@ impl<T: Real> PixelKernel<T> {
         assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
         let rows = taps.last.saturating_add(1).saturating_mul(channels);
         assert!(taps.is_empty() || w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
-        assert!(tile.len() >= (self.mr * self.nr()).saturating_mul(taps.tiles), "the tile is too short");
-        let (count, entries) = (taps.len(), taps.entries.as_ptr());
+        let (count, entries, tile_len) = (taps.len(), taps.entries.as_ptr(), tile.len());
         let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
         let args =
             PixelArgs { tiles: taps.tiles, x, zeros, channels, entries, taps: count, w, tile, accumulate, store };
+        let kept = if args.keeps_sums() { args.tiles } else { 1 };
+        assert!(tile_len >= (self.mr * self.nr()).saturating_mul(kept), "the tile is too short");
         // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
         // for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

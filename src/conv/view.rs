@@ -15,7 +15,7 @@ use core::ops::Range;
 
 use convoke_kernels::gcd;
 
-use crate::Axis;
+use crate::{Axis, Geometry};
 
 /// The phase and the shift of a tap.
 pub(crate) fn place(axis: &Axis, tap: usize) -> (usize, usize) {
@@ -77,6 +77,16 @@ pub(crate) fn row_met(
         step = step.wrapping_mul(to.len());
     }
     Some(at)
+}
+
+/// The layer with its axes merged into one, if each output reads the input of its own position alone.
+pub(crate) fn merged(geometry: &Geometry) -> Geometry {
+    let mut geometry = geometry.clone();
+    if geometry.axes.iter().all(Axis::is_unit) {
+        let positions = geometry.input_spatial();
+        geometry.axes = vec![Axis { input: positions, output: positions, ..geometry.axes[0] }];
+    }
+    geometry
 }
 
 /// A tap of a phase of Y.

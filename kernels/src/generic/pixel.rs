@@ -48,7 +48,8 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
             }
             // Hidden from LLVM, which would otherwise read all that follows before the loops, and spill it.
             let args = core::hint::black_box(args);
-            let tile = args.tile.add(number * MR * NRV * V::LANES);
+            // Without sums to keep, tiles share the first one's place.
+            let tile = args.tile.add(if args.keeps_sums() { number * MR * NRV * V::LANES } else { 0 });
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, tile);
             }

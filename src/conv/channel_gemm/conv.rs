@@ -26,6 +26,7 @@ use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request,
 use crate::conv::planes::{self, ChunkCut, ChunkLimits, OutputChunk, PER_THREAD, PaddedPlanes};
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore};
+use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -92,18 +93,6 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     Ok(Offer { recipe, build })
 }
 
-/// The geometry with the axes of a pointwise kernel merged into one, so that rows are long.
-fn merged(geometry: &Geometry) -> Geometry {
-    let mut geometry = geometry.clone();
-    if geometry.axes.iter().all(Axis::is_unit) {
-        let mut axis = geometry.axes[0];
-        axis.input = geometry.input_spatial();
-        axis.output = axis.input;
-        geometry.axes = alloc::vec![axis];
-    }
-    geometry
-}
-
 #[derive(Debug, Clone, PartialEq)]
 struct ConvChunks {
     cut: ChunkCut,
@@ -160,7 +149,7 @@ struct ConvSearch<'a, T: Element> {
 
 impl<'a, T: Element> ConvSearch<'a, T> {
     fn new(request: &'a Request<'a, T>, weights: ChannelWeights, most_bytes: usize) -> Result<Self, String> {
-        let geometry = merged(request.geometry);
+        let geometry = view::merged(request.geometry);
         let mut search = Self { request, geometry, weights, most_bytes, is_bare: false };
         if BareRows::can_serve(&search.geometry) {
             // Runs of taps are summed in another order than all taps. So the choice must not depend on

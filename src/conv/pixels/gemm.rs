@@ -34,8 +34,9 @@ struct PixelBlocking<A: Real> {
     split: GemmSplit,
     /// The kernels of a narrow panel, and of a wide one.
     kernels: [Kernels<A>; 2],
-    /// Tiles that a call multiplies, at most: their sums stay in the L1 cache.
+    /// Tiles that a call multiplies, at most, and those whose sums are kept in memory.
     group: usize,
+    kept: usize,
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
@@ -43,13 +44,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let blocking = PixelBlocking::new(request, most_bytes)?;
     let (weights, split, tiling) = (&blocking.weights, blocking.split, &blocking.tiling);
     let mut scratch = Ledger::default();
-    let chunk = tiling.book::<T>(&mut scratch, geometry, weights.k.size() * tiling.taps_of_call());
-    let tile_len = blocking.group * blocking.most_pixels() * weights.nr();
-    let sums = scratch.book("sums", tile_len);
-    let is_stored = T::DIRECT && geometry.y_layout == Layout::ChannelsLast;
-    let finished = scratch.book("finished sums", if is_stored { 0 } else { tile_len });
-    let is_transposed = geometry.y_layout == Layout::ChannelsFirst;
-    let rows = scratch.book("transposed sums", if is_transposed { tile_len } else { 0 });
+    let chunk = tiling.book::<T>(&mut scratch, weights.k.size() * tiling.taps_of_call());
+    let tile_len = blocking.most_pixels() * weights.nr();
+    let sums = scratch.book("sums", blocking.kept * tile_len);
+    // Of tiles that kernels do not store into Y.
+    let staged = if tiling.is_stored::<T>() { 0 } else { blocking.group * tile_len };
+    let finished = scratch.book("finished sums", staged);
+    let rows = scratch.book("transposed sums", if geometry.y_layout == Layout::ChannelsFirst { staged } else { 0 });
     let recipe = Recipe {
         kernel: blocking.kernels[1][blocking.most_pixels() - 1].name(),
         details: alloc::format!(
@@ -70,8 +71,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         work: blocking.work(request),
     };
     let build: Build<'a, T> = Box::new(move || {
-        let (isa, geometry, finish) = (request.isa(), request.geometry.clone(), Finish::new(request));
-        Box::new(PixelGemm { isa, geometry, finish, blocking, chunk, sums, finished, rows })
+        let (isa, finish) = (request.isa(), Finish::new(request));
+        Box::new(PixelGemm { isa, finish, blocking, chunk, sums, finished, rows })
     });
     Ok(Offer { recipe, build })
 }
@@ -87,14 +88,18 @@ impl<A: Real> PixelBlocking<A> {
         let is_joined = weights.k.count() == 1 && joins_taps(geometry);
         let needs = TileNeeds { pixels, channels: weights.channels, parts: geometry.group, is_joined };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
-        let group = (machine.l1_bytes / 4 / (pixels * weights.nr() * size_of::<A>())).max(1);
+        // Sums that are kept stay in the L1 cache.
+        let near = (machine.l1_bytes / 4 / (pixels * weights.nr() * size_of::<A>())).max(1);
+        let (is_stored, is_whole) = (tiling.is_stored::<T>(), weights.k.count() == 1);
+        let group = if is_stored && is_whole { usize::MAX } else { near };
+        let kept = if is_whole { 1 } else { near };
         let (groups, columns, panels) = (geometry.group, tiling.chunks(), weights.count());
         let mut split = GemmSplit { images: 1, groups, columns, panels, shares: 1 };
         let tasks = split.tasks();
         if threads > 1 && tasks < TASKS_PER_THREAD * threads {
             split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, panels.max(1));
         }
-        Ok(Self { weights, tiling, split, kernels, group })
+        Ok(Self { weights, tiling, split, kernels, group, kept })
     }
 
     /// Pixels of a tile, at most.
@@ -106,8 +111,8 @@ impl<A: Real> PixelBlocking<A> {
         let Request { geometry, machine, .. } = *request;
         let (weights, lanes) = (&self.weights, self.weights.panels.lanes);
         let computing = self.tiling.tiles_work(|phase, pixels| self.tile_work(machine, phase, pixels))
-            + self.tiling.finish_work(geometry, (weights.rows, weights.vectors()))
-            + self.tiling.reading_work::<T>(geometry, lanes) * self.split.shares as f64;
+            + self.tiling.finish_work((weights.rows, weights.vectors()))
+            + self.tiling.reading_work(lanes) * self.split.shares as f64;
         let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
         let fetching = machine.fetch_weights(bytes * self.split.columns as f64, bytes);
         machine.overlapped(computing * geometry.group as f64, fetching) + Item::TASKS.times(self.split.tasks() as f64)
@@ -143,7 +148,6 @@ fn joins_taps(geometry: &Geometry) -> bool {
 
 struct PixelGemm<T: Element> {
     isa: Isa,
-    geometry: Geometry,
     finish: Finish<T::Acc>,
     blocking: PixelBlocking<T::Acc>,
     chunk: ChunkScratch<T::Acc>,
@@ -171,7 +175,7 @@ impl<T: Element> PixelGemm<T> {
         let joined = self.blocking.tiling.taps_of_call();
         chunk.for_each_group(self.blocking.group, |tiles| {
             let kernel = &kernels[tiles.pixels - 1];
-            let place = chunk.place(&self.geometry, &tiles, channels.clone());
+            let place = chunk.place(&tiles, channels.clone());
             for block in weights.k.iter() {
                 let x = chunk.x.get(block.start..).unwrap_or(&[]);
                 let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * joined, taps: tiles.taps };
@@ -193,21 +197,21 @@ impl<T: Element> Split for PixelGemm<T> {
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let part = self.blocking.split.part(task);
         let channels: Range<usize> = self.blocking.weights.channels_of(&part);
-        self.blocking.tiling.patches(&self.geometry, (part.columns, &channels), patch);
+        self.blocking.tiling.patches((part.columns, &channels), patch);
     }
 }
 
 impl<T: Element> Lowering<T> for PixelGemm<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        self.blocking.weights.pack(self.geometry.op, w, packed);
+        self.blocking.weights.pack(self.blocking.tiling.geometry.op, w, packed);
     }
 
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let Part { group, columns, panels, .. } = self.blocking.split.part(task);
         let mut arena = Arena::new(scratch);
-        let c = self.geometry.in_channels_per_group();
-        let (of_chunk, part) = ((&self.geometry, self.isa), (columns, group * c..(group + 1) * c));
-        let chunk = self.blocking.tiling.read(of_chunk, part, io, (&mut arena, &self.chunk));
+        let c = self.blocking.weights.channels;
+        let part = (columns, group * c..(group + 1) * c);
+        let chunk = self.blocking.tiling.read(self.isa, part, io, (&mut arena, &self.chunk));
         let (sums, finished, rows) = (arena.get(self.sums), arena.get(self.finished), arena.get(self.rows));
         let (store, mut scratch) = (self.finish.store(io), PixelScratch { sums, finished, rows });
         for p in panels {

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::PixelTaps;
+use convoke_kernels::{Isa, PixelTaps, Real};
 
 use super::source::{PixelSource, RowCopy};
 use super::taps::{AxisWindow, PixelPhase, RowPlaces, TableWriter};
@@ -12,6 +12,7 @@ use crate::conv::contract::{Io, Request};
 use crate::conv::macro_kernel::RowPanels;
 use crate::conv::shares::TASKS_PER_THREAD;
 use crate::conv::store::PixelPlace;
+use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Span};
 use crate::exec::{Arena, Ledger, Piece};
@@ -75,6 +76,8 @@ pub(super) struct TileNeeds {
 
 /// The tiles of a layer.
 pub(super) struct PixelTiling {
+    /// With the axes of a pointwise kernel merged.
+    pub(super) geometry: Geometry,
     pub(super) source: PixelSource,
     pub(super) phases: Vec<PhaseTiles>,
     pixels: usize,
@@ -95,6 +98,7 @@ pub(super) struct ChunkScratch<A> {
 
 /// A chunk of tiles with their operands.
 pub(super) struct PixelChunk<'a, A> {
+    geometry: &'a Geometry,
     pub(super) tiles: &'a PhaseTiles,
     range: Range<usize>,
     /// From the first channel of a task on.
@@ -121,11 +125,11 @@ impl PixelTiling {
         needs: &TileNeeds,
         most_bytes: usize,
     ) -> Result<Self, String> {
-        let geometry = request.geometry;
+        let geometry = view::merged(request.geometry);
         if geometry.input_len() >= PixelTaps::ZEROS as usize {
             return Err(alloc::format!("X has {} elements, at most {}", geometry.input_len(), PixelTaps::ZEROS - 1));
         }
-        let phases = PixelPhase::all(geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
+        let phases = PixelPhase::all(&geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
         let TileNeeds { pixels, channels, is_joined, .. } = *needs;
         let is_in_place = T::DIRECT && geometry.x_layout == Layout::ChannelsLast;
         let pads = geometry.axes.last().is_some_and(Axis::is_padded);
@@ -138,14 +142,14 @@ impl PixelTiling {
         if entries > MOST_ENTRIES {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
-        let mut new = Self { source, phases: Vec::new(), pixels, entries, chunk: 0 };
+        let mut new = Self { geometry, source, phases: Vec::new(), pixels, entries, chunk: 0 };
         let chunk = new.chunk_tiles(request, needs, phases.len(), most_bytes);
-        new.phases = phases.into_iter().map(|phase| new.phase_tiles(geometry, phase, chunk)).collect();
+        new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
         new.source = match source {
             PixelSource::InPlace { .. } => source,
             PixelSource::Copy(copy) => {
-                let most_len = new.most_copied(geometry, is_joined).saturating_mul(channels);
+                let most_len = new.most_copied(is_joined).saturating_mul(channels);
                 if most_len >= PixelTaps::ZEROS as usize {
                     return Err(alloc::format!(
                         "a copy of X has {most_len} elements, at most {}",
@@ -159,7 +163,8 @@ impl PixelTiling {
     }
 
     /// Pixels of the window of a chunk, at most.
-    fn most_copied(&self, geometry: &Geometry, is_joined: bool) -> usize {
+    fn most_copied(&self, is_joined: bool) -> usize {
+        let geometry = &self.geometry;
         let mut outer = alloc::vec![AxisWindow::default(); geometry.axes.len() - 1];
         let mut most = 0;
         for phase in &self.phases {
@@ -191,7 +196,8 @@ impl PixelTiling {
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
-    fn phase_tiles(&self, geometry: &Geometry, phase: PixelPhase, chunk: usize) -> PhaseTiles {
+    fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> PhaseTiles {
+        let geometry = &self.geometry;
         let rows = geometry.batch * phase.rows();
         let (rows, pixels) = match (phase.is_dense(), geometry.y_layout) {
             (true, Layout::ChannelsLast) => (1, rows * phase.last().count),
@@ -203,6 +209,12 @@ impl PixelTiling {
         // Chunks of equal numbers of tiles.
         let chunk = tiles.div_ceil(tiles.div_ceil(chunk).max(1)).max(1);
         PhaseTiles { phase, rows, cut, pixels, chunk }
+    }
+
+    /// Whether kernels store into Y.
+    pub(super) fn is_stored<T: Element>(&self) -> bool {
+        let is_dense = || self.phases.iter().all(|phase| phase.phase.is_dense());
+        T::DIRECT && (self.geometry.y_layout == Layout::ChannelsLast || is_dense())
     }
 
     pub(super) fn chunks(&self) -> usize {
@@ -227,12 +239,8 @@ impl PixelTiling {
     }
 
     /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel.
-    pub(super) fn book<T: Element>(
-        &self,
-        scratch: &mut Ledger,
-        geometry: &Geometry,
-        channels: usize,
-    ) -> ChunkScratch<T::Acc> {
+    pub(super) fn book<T: Element>(&self, scratch: &mut Ledger, channels: usize) -> ChunkScratch<T::Acc> {
+        let geometry = &self.geometry;
         let copied = self.source.copy_len();
         let is_widened = !T::DIRECT && geometry.x_layout == Layout::ChannelsFirst;
         ChunkScratch {
@@ -248,31 +256,27 @@ impl PixelTiling {
     /// The operands of a chunk: some channels of X, and the tables of all its tiles.
     pub(super) fn read<'a, T: Element>(
         &'a self,
-        request: (&Geometry, convoke_kernels::Isa),
+        isa: Isa,
         (index, channels): (usize, Range<usize>),
         io: &Io<'a, T>,
         (arena, scratch): (&mut Arena<'a>, &ChunkScratch<T::Acc>),
     ) -> PixelChunk<'a, T::Acc> {
-        let (geometry, isa) = request;
+        let geometry = &self.geometry;
         let (copy, widened, zeros) = (arena.get(scratch.copy), arena.get(scratch.widened), arena.get(scratch.zeros));
         let (table, counts, outer) = (arena.get(scratch.table), arena.get(scratch.counts), arena.get(scratch.outer));
-        zeros.fill(<T::Acc as convoke_kernels::Real>::ZERO);
+        zeros.fill(T::Acc::ZERO);
         let (tiles, range) = self.chunk(index);
         let window = self.source.window(geometry, &tiles.phase, &tiles.pixels_of(&range), outer);
         let (x, places) = self.source.read(isa, io, geometry, (channels, window), (copy, widened));
         write_tables(geometry, tiles, places, range.clone(), (table, counts));
-        PixelChunk { tiles, range, x, zeros, table, counts }
+        PixelChunk { geometry, tiles, range, x, zeros, table, counts }
     }
 
     /// Calls `patch` for the part of Y of a chunk and some channels.
-    pub(super) fn patches(
-        &self,
-        geometry: &Geometry,
-        (index, channels): (usize, &Range<usize>),
-        patch: &mut dyn FnMut(Patch),
-    ) {
+    pub(super) fn patches(&self, (index, channels): (usize, &Range<usize>), patch: &mut dyn FnMut(Patch)) {
         let (tiles, range) = self.chunk(index);
-        let (phase, last, positions) = (&tiles.phase, tiles.phase.last(), geometry.output_spatial());
+        let (geometry, phase, last) = (&self.geometry, &tiles.phase, tiles.phase.last());
+        let positions = geometry.output_spatial();
         let mut pixels = tiles.pixels_of(&range);
         while !pixels.is_empty() {
             let width = if phase.is_dense() { positions } else { last.count };
@@ -293,12 +297,12 @@ impl PixelTiling {
     }
 
     /// The work to copy what all chunks read, and to write their tables.
-    pub(super) fn reading_work<T: Element>(&self, geometry: &Geometry, lanes: usize) -> Work {
+    pub(super) fn reading_work(&self, lanes: usize) -> Work {
         let copied = self.source.copy_len() as f64 * self.chunks() as f64;
         let entries = |phase: &PhaseTiles| (phase.tiles() * phase.phase.taps() * (1 + self.pixels)) as f64;
         let tables = Item::COPIED_ELEMENTS.times(self.phases.iter().map(entries).sum());
         tables
-            + match geometry.x_layout {
+            + match self.geometry.x_layout {
                 Layout::ChannelsLast => Item::COPIED_ELEMENTS.times(copied),
                 Layout::ChannelsFirst => Item::GATHERED_VECTORS.times(copied / lanes as f64),
             }
@@ -306,10 +310,10 @@ impl PixelTiling {
 
     /// The way of finished sums of `channels` channels, in `vectors` vectors, into a Y whose channels come
     /// first.
-    pub(super) fn finish_work(&self, geometry: &Geometry, (channels, vectors): (usize, usize)) -> Work {
+    pub(super) fn finish_work(&self, (channels, vectors): (usize, usize)) -> Work {
         let of_phase = |phase: &PhaseTiles| {
             let pixels = (phase.rows * phase.pixels) as f64;
-            match (geometry.y_layout, phase.phase.is_dense()) {
+            match (self.geometry.y_layout, phase.phase.is_dense()) {
                 (Layout::ChannelsLast, _) => Work::default(),
                 (_, true) => Item::TRANSPOSED_VECTORS.times(pixels * vectors as f64),
                 (_, false) => Item::SCATTERED_ELEMENTS.times(pixels * channels as f64),
@@ -355,7 +359,7 @@ impl<A> PixelChunk<'_, A> {
             let of = |tile: usize| (self.tiles.tile(tile).1, self.counts[tile - self.range.start]);
             let (pixels, taps) = of(first);
             let row_end = (first / self.tiles.cut.count() + 1) * self.tiles.cut.count();
-            let end = (first + most).min(row_end).min(self.range.end);
+            let end = first.saturating_add(most).min(row_end).min(self.range.end);
             let count = (first..end).take_while(|tile| of(*tile) == (pixels, taps)).count();
             let entries = count * taps as usize * (1 + pixels);
             let taps = PixelTaps::new(&self.table[begin..begin + entries], count, pixels);
@@ -365,10 +369,11 @@ impl<A> PixelChunk<'_, A> {
     }
 
     /// Where the pixels of a group of tiles go in Y.
-    pub(super) fn place(&self, geometry: &Geometry, group: &PixelTiles<'_>, channels: Range<usize>) -> PixelPlace {
+    pub(super) fn place(&self, group: &PixelTiles<'_>, channels: Range<usize>) -> PixelPlace {
         let (first, _) = self.tiles.tile(group.first);
         let (phase, last) = (&self.tiles.phase, self.tiles.phase.last());
-        let (count, positions) = (group.count * group.pixels, geometry.output_spatial());
+        let (geometry, count) = (self.geometry, group.count * group.pixels);
+        let positions = geometry.output_spatial();
         let (pixel, step) = if phase.is_dense() {
             (first, 1)
         } else {
