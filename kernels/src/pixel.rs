@@ -16,6 +16,11 @@ pub struct PixelTaps<'a> {
     /// Tiles, and the pixels of each.
     tiles: usize,
     pixels: usize,
+    /// Taps of a tile, entries from one tile to the next, and elements from a place of one tile to that of the
+    /// next.
+    taps: usize,
+    step: usize,
+    shift: usize,
     /// The greatest number of a tap, and the furthest place in X.
     last: usize,
     furthest: usize,
@@ -26,6 +31,18 @@ impl<'a> PixelTaps<'a> {
     /// Places from here on read zeros in place of X. So a sum of two places, one of which is this, reads
     /// zeros too.
     pub const ZEROS: u32 = 1 << 30;
+
+    /// Takes the table `[taps][1 + pixels]` of a tile, for several: the places of each tile but those of zeros
+    /// are `shift` elements behind those of the tile before.
+    ///
+    /// # Panics
+    /// If the table ends within a tap.
+    #[must_use]
+    pub fn shifted(entries: &'a [u32], tiles: usize, pixels: usize, shift: usize) -> Self {
+        let first = Self::new(entries, 1, pixels);
+        let furthest = tiles.saturating_sub(1).saturating_mul(shift).saturating_add(first.furthest);
+        Self { tiles, shift, furthest, step: 0, ..first }
+    }
 
     /// Takes a table `[tiles][taps][1 + pixels]`: the number of the tap, and a place for each pixel.
     ///
@@ -42,14 +59,15 @@ impl<'a> PixelTaps<'a> {
                 any |= place;
             }
         }
-        let (last, furthest) = (last as usize, furthest as usize);
-        Self { entries, tiles, pixels, last, furthest, reads_zeros: any >= Self::ZEROS }
+        let (last, furthest, step) = (last as usize, furthest as usize, entries.len() / tiles.max(1));
+        let taps = step / (1 + pixels);
+        Self { entries, tiles, pixels, taps, step, shift: 0, last, furthest, reads_zeros: any >= Self::ZEROS }
     }
 
     /// Taps of a tile.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len() / (self.tiles * (1 + self.pixels))
+        self.taps
     }
 
     /// Whether there are no taps.
@@ -87,7 +105,8 @@ pub struct PixelEpilogue<'a, T> {
 
 /// Raw arguments of a kernel for tiles of `MR` pixels x `NR` channels.
 ///
-/// Memory: `entries` is readable for `tiles * taps * (1 + MR)` elements. For each tap, `w + number *
+/// Memory: `entries` is readable for `taps * (1 + MR)` elements, and behind `step` elements for each further
+/// tile again. X is read `shift` elements further on for each further tile. For each tap, `w + number *
 /// channels * NR` is readable for `channels * NR` elements, and for each place below [`PixelTaps::ZEROS`]
 /// `x + place` for `channels`. If there are other places, `zeros` is readable for `channels`. `tile` is
 /// readable and writable for `MR * NR` elements, or for those of all tiles if it keeps their sums. `store` is
@@ -99,6 +118,8 @@ pub(crate) struct PixelArgs<T> {
     pub(crate) channels: usize,
     pub(crate) entries: *const u32,
     pub(crate) taps: usize,
+    pub(crate) step: usize,
+    pub(crate) shift: usize,
     pub(crate) w: *const T,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -219,8 +240,20 @@ impl<T: Real> PixelKernel<T> {
         assert!(taps.is_empty() || w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
         let (count, entries, tile_len) = (taps.len(), taps.entries.as_ptr(), tile.len());
         let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
-        let args =
-            PixelArgs { tiles: taps.tiles, x, zeros, channels, entries, taps: count, w, tile, accumulate, store };
+        let args = PixelArgs {
+            tiles: taps.tiles,
+            x,
+            zeros,
+            channels,
+            entries,
+            taps: count,
+            step: taps.step,
+            shift: taps.shift,
+            w,
+            tile,
+            accumulate,
+            store,
+        };
         let kept = if args.keeps_sums() { args.tiles } else { 1 };
         assert!(tile_len >= (self.mr * self.nr()).saturating_mul(kept), "the tile is too short");
         // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask

@@ -23,8 +23,9 @@ use crate::simd::Simd;
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
     // SAFETY: the caller's promise. All offsets stay in what PixelArgs and PixelStore name.
     unsafe {
-        let mut entries = args.entries;
         for number in 0..args.tiles {
+            let mut entries = args.entries.add(number * args.step);
+            let x_of_tile = args.x.wrapping_add(number * args.shift);
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
             // Sums that this block finishes begin with the bias, which saves adding it.
             if let PixelOutput::Pixels(store) = &args.store {
@@ -41,7 +42,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
                 let mut x = [args.zeros; MR];
                 for i in 0..MR {
                     let place = *entries.add(1 + i);
-                    x[i] = if place < PixelTaps::ZEROS { args.x.wrapping_add(place as usize) } else { args.zeros };
+                    x[i] = if place < PixelTaps::ZEROS { x_of_tile.wrapping_add(place as usize) } else { args.zeros };
                 }
                 entries = entries.add(1 + MR);
                 block::<V, MR, NRV>(&mut acc, &x, w, args.channels);

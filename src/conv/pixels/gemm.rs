@@ -177,7 +177,7 @@ impl<T: Element> PixelGemm<T> {
             let kernel = &kernels[tiles.pixels - 1];
             let place = chunk.place(&tiles, channels.clone());
             for block in weights.k.iter() {
-                let x = chunk.x.get(block.start..).unwrap_or(&[]);
+                let x = chunk.x.get(block.start + tiles.offset..).unwrap_or(&[]);
                 let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * joined, taps: tiles.taps };
                 let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
                 match block.end == weights.channels {

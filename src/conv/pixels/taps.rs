@@ -16,7 +16,7 @@ pub(super) struct OutputLine {
     pub(super) step: usize,
     pub(super) count: usize,
     /// Inputs from what an output reads through a tap to what the next output reads.
-    advance: usize,
+    pub(super) advance: usize,
     /// Each tap, with the input that output 0 reads through it. It may lie outside of X.
     taps: Vec<(usize, isize)>,
 }
@@ -259,6 +259,23 @@ impl TableWriter<'_> {
             }
         }
         kept
+    }
+
+    /// How many tiles of `pixels` pixels follow one another from pixel `first` of a row on, and read the same
+    /// columns of X, each as many columns further on: none reads padding.
+    pub(super) fn alike(&self, first: usize, pixels: usize) -> usize {
+        let (last, input) = (self.phase.last(), self.geometry.axes[self.geometry.axes.len() - 1].input);
+        let of_row = (last.count - first) / pixels;
+        let ats = || last.taps.iter().map(|(_, at)| *at);
+        let (Some(least), Some(most)) = (ats().min(), ats().max()) else { return of_row.max(1) };
+        if self.places.is_joined {
+            return of_row.max(1);
+        }
+        let behind = input as isize - 1 - last.input(first + pixels - 1, most);
+        if last.input(first, least) < 0 || behind < 0 {
+            return 1;
+        }
+        of_row.min(1 + behind as usize / (pixels * last.advance)).max(1)
     }
 
     /// Writes the entries of pixels of one row, from column `column` of a table of `pitch` columns on.

@@ -55,6 +55,13 @@ impl PhaseTiles {
         (row * self.pixels + self.cut.start(tile), self.cut.height(tile))
     }
 
+    /// The end of the tiles from `tile` on that are in one row of tiles and have as many pixels.
+    fn end_of_height(&self, tile: usize) -> usize {
+        let (row, in_row) = (tile / self.cut.count(), tile % self.cut.count());
+        let mut runs = self.cut.runs(&(in_row..self.cut.count()));
+        row * self.cut.count() + runs.next().map_or(self.cut.count(), |run| run.end)
+    }
+
     /// The first pixel of some tiles, and the pixel behind the last.
     pub(super) fn pixels_of(&self, tiles: &Range<usize>) -> Range<usize> {
         let (last, height) = self.tile(tiles.end - 1);
@@ -107,6 +114,8 @@ pub(super) struct PixelChunk<'a, A> {
     /// For each tile a table, of as many taps as `counts` says.
     table: &'a [u32],
     counts: &'a [u32],
+    /// Elements from what a pixel reads to what the next one reads.
+    shift: usize,
 }
 
 /// Neighbouring tiles of a chunk with the same numbers of pixels and taps.
@@ -115,6 +124,8 @@ pub(super) struct PixelTiles<'a> {
     count: usize,
     pub(super) pixels: usize,
     pub(super) taps: PixelTaps<'a>,
+    /// Elements of X before the first place of the table.
+    pub(super) offset: usize,
 }
 
 impl PixelTiling {
@@ -268,8 +279,9 @@ impl PixelTiling {
         let (tiles, range) = self.chunk(index);
         let window = self.source.window(geometry, &tiles.phase, &tiles.pixels_of(&range), outer);
         let (x, places) = self.source.read(isa, io, geometry, (channels, window), (copy, widened));
-        write_tables(geometry, tiles, places, range.clone(), (table, counts));
-        PixelChunk { geometry, tiles, range, x, zeros, table, counts }
+        let shift = tiles.phase.last().advance * places.pixel;
+        write_tables(geometry, tiles, places, &range, (table, counts));
+        PixelChunk { geometry, tiles, range, x, zeros, table, counts, shift }
     }
 
     /// Calls `patch` for the part of Y of a chunk and some channels.
@@ -333,21 +345,28 @@ impl PixelTiling {
     }
 }
 
+/// In place of a number of taps: the table is that of the tile before, with all places shifted.
+const ALIKE: u32 = u32::MAX;
+
 /// Writes the tables of tiles one behind the other, and the taps of each.
 fn write_tables(
     geometry: &Geometry,
     tiles: &PhaseTiles,
     places: RowPlaces<'_>,
-    range: Range<usize>,
+    range: &Range<usize>,
     (table, counts): (&mut [u32], &mut [u32]),
 ) {
     let writer = TableWriter { geometry, phase: &tiles.phase, places };
-    let (width, mut begin) = (tiles.phase.last().count, 0);
-    for (tile, count) in range.zip(counts) {
+    let (width, mut begin, mut tile) = (tiles.phase.last().count, 0, range.start);
+    while tile < range.end {
         let (first, pixels) = tiles.tile(tile);
         let taps = writer.write((first / width, first % width), pixels, &mut table[begin..]);
-        *count = taps as u32;
+        let alike = writer.alike(first % width, pixels);
+        let end = (tile + alike).min(tiles.end_of_height(tile)).min(range.end);
+        counts[tile - range.start..end - range.start].fill(ALIKE);
+        counts[tile - range.start] = taps as u32;
         begin += taps * (1 + pixels);
+        tile = end;
     }
 }
 
@@ -355,16 +374,27 @@ impl<A> PixelChunk<'_, A> {
     /// Calls `tiles` for each group of at most `most` tiles.
     pub(super) fn for_each_group(&self, most: usize, mut tiles: impl FnMut(PixelTiles<'_>)) {
         let (mut first, mut begin) = (self.range.start, 0);
+        let counts = |tile: usize| self.counts[tile - self.range.start];
         while first < self.range.end {
-            let of = |tile: usize| (self.tiles.tile(tile).1, self.counts[tile - self.range.start]);
-            let (pixels, taps) = of(first);
-            let row_end = (first / self.tiles.cut.count() + 1) * self.tiles.cut.count();
-            let end = first.saturating_add(most).min(row_end).min(self.range.end);
-            let count = (first..end).take_while(|tile| of(*tile) == (pixels, taps)).count();
-            let entries = count * taps as usize * (1 + pixels);
-            let taps = PixelTaps::new(&self.table[begin..begin + entries], count, pixels);
-            tiles(PixelTiles { first, count, pixels, taps });
-            (first, begin) = (first + count, begin + entries);
+            let ((_, pixels), taps) = (self.tiles.tile(first), counts(first));
+            let entries = taps as usize * (1 + pixels);
+            let alike = (first + 1..self.range.end).take_while(|tile| counts(*tile) == ALIKE).count() + 1;
+            if alike > 1 {
+                let (table, shift) = (&self.table[begin..begin + entries], pixels * self.shift);
+                for done in (0..alike).step_by(most.min(alike)) {
+                    let (count, offset) = (most.min(alike - done), done * shift);
+                    let taps = PixelTaps::shifted(table, count, pixels, shift);
+                    tiles(PixelTiles { first: first + done, count, pixels, taps, offset });
+                }
+                (first, begin) = (first + alike, begin + entries);
+                continue;
+            }
+            let end = first.saturating_add(most).min(self.tiles.end_of_height(first)).min(self.range.end);
+            let is_alone = |tile: usize| tile + 1 == self.range.end || counts(tile + 1) != ALIKE;
+            let count = (first..end).take_while(|tile| counts(*tile) == taps && is_alone(*tile)).count();
+            let taps = PixelTaps::new(&self.table[begin..begin + count * entries], count, pixels);
+            tiles(PixelTiles { first, count, pixels, taps, offset: 0 });
+            (first, begin) = (first + count, begin + count * entries);
         }
     }
 
