@@ -12,14 +12,14 @@ use crate::{Isa, Real};
 #[derive(Debug, Clone, Copy)]
 pub struct PixelTaps<'a> {
     /// For each tap its number, and for each pixel the place in X, or a place from [`ZEROS`](Self::ZEROS) on.
-    entries: &'a [u32],
+    pub(crate) entries: &'a [u32],
     /// Tiles, and the pixels of each.
-    tiles: usize,
-    pixels: usize,
+    pub(crate) tiles: usize,
+    pub(crate) pixels: usize,
     /// The greatest number of a tap, and the furthest place in X.
-    last: usize,
-    furthest: usize,
-    reads_zeros: bool,
+    pub(crate) last: usize,
+    pub(crate) furthest: usize,
+    pub(crate) reads_zeros: bool,
 }
 
 impl<'a> PixelTaps<'a> {
@@ -90,7 +90,8 @@ pub struct PixelEpilogue<'a, T> {
 /// Memory: `entries` is readable for `tiles * taps * (1 + MR)` elements. For each tap, `w + number *
 /// channels * NR` is readable for `channels * NR` elements, and for each place below [`PixelTaps::ZEROS`]
 /// `x + place` for `channels`. If there are other places, `zeros` is readable for `channels`. `tile` is
-/// readable and writable for `tiles * MR * NR`. `store` is valid as [`PixelStore`] states.
+/// readable and writable for `tiles * MR * NR`. `store` is valid as [`PixelStore`] states,
+/// for at most `NR` channels.
 pub(crate) struct PixelArgs<T> {
     pub(crate) tiles: usize,
     pub(crate) x: *const T,
@@ -106,7 +107,7 @@ pub(crate) struct PixelArgs<T> {
 
 /// Where the sums of a tile of pixels go.
 ///
-/// Memory: `bias` is readable for `channels <= NR` elements. For each pixel i of all tiles, `y + i * ld` is
+/// Memory: `bias` is readable for `channels` elements. For each pixel i of all tiles, `y + i * ld` is
 /// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. Pixels of
 /// Y do not overlap.
 pub(crate) struct PixelStore<T> {
