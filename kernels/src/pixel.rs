@@ -33,14 +33,18 @@ impl<'a> PixelTaps<'a> {
     /// If the table ends within a tap, or tiles have different numbers of taps.
     #[must_use]
     pub fn new(entries: &'a [u32], tiles: usize, pixels: usize) -> Self {
-        assert!(entries.len().is_multiple_of(tiles * (1 + pixels)), "the table ends within a tap");
-        let (mut last, mut furthest, mut any) = (0, 0, 0);
-        for tap in entries.chunks_exact(1 + pixels) {
-            last = last.max(tap[0]);
-            for place in &tap[1..] {
-                furthest = furthest.max(if *place < Self::ZEROS { *place } else { 0 });
-                any |= place;
-            }
+        let step = pixels.saturating_add(1);
+        assert!(entries.len().is_multiple_of(step.saturating_mul(tiles)), "the table ends within a tap");
+        let last = entries.iter().step_by(step).fold(0, |last, number| last.max(*number));
+        // Numbers of taps are compared as if they were places, because a loop over all entries is one of vectors.
+        let (mut furthest, mut any) = (0, 0);
+        for entry in entries {
+            furthest = furthest.max(if *entry < Self::ZEROS { *entry } else { 0 });
+            any |= entry;
+        }
+        if furthest <= last {
+            let places = entries.chunks_exact(step).flat_map(|tap| &tap[1..]);
+            furthest = places.filter(|place| **place < Self::ZEROS).fold(0, |furthest, place| furthest.max(*place));
         }
         let (last, furthest) = (last as usize, furthest as usize);
         Self { entries, tiles, pixels, last, furthest, reads_zeros: any >= Self::ZEROS }
@@ -49,7 +53,7 @@ impl<'a> PixelTaps<'a> {
     /// Taps of a tile.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len() / (self.tiles * (1 + self.pixels))
+        self.entries.len() / (self.tiles * (1 + self.pixels)).max(1)
     }
 
     /// Whether there are no taps.

@@ -63,7 +63,7 @@ struct Layer {
 
 /// The pixel of X that a pixel of Y reads through a tap. None if that is padding.
 fn source(tap: usize, pixel: usize) -> Option<usize> {
-    ((tap + pixel) % 4 != 0).then_some((7 * pixel + 3 * tap) % PIXELS)
+    (!(tap + pixel).is_multiple_of(4)).then_some((7 * pixel + 3 * tap) % PIXELS)
 }
 
 /// The number of a tap. Not all numbers occur.
@@ -234,6 +234,37 @@ fn short_slices_are_refused() {
         assert!(refused(lens, mr, channels - 1), "{kernel:?}: pixels of Y overlap");
         assert!(refused(lens.map(|len| 4 * len), mr + 1, step), "{kernel:?}: a table of other tiles");
         assert!(refused(lens, mr, usize::MAX), "{kernel:?}: beyond the address space");
+    }
+    for_each_kernel!(check);
+}
+
+#[test]
+fn a_tap_number_is_no_place() {
+    fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
+        // X has one element, and there are more taps than that.
+        let entries: Vec<u32> = [7].into_iter().chain((0..kernel.mr()).map(|_| 0)).collect();
+        let (taps, x, w) = (PixelTaps::new(&entries, 1, kernel.mr()), [T::ONE], [T::ONE; 8]);
+        let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
+        let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
+        let mut y = vec![T::ZERO; kernel.mr()];
+        let pixels = Pixels { x: &x, zeros: &[], channels: 1, taps };
+        kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), 1, &epilogue);
+        assert!(y.iter().all(|y| y.to_f64() == 2.0), "{kernel:?}: {y:?}");
+    }
+    for_each_kernel!(check);
+}
+
+#[test]
+fn a_table_without_tiles_writes_nothing() {
+    fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
+        let taps = PixelTaps::new(&[], 0, kernel.mr());
+        assert_eq!(taps.len(), 0);
+        let activation = activation_kernel(kernel.isa(), Activation::Tanh);
+        let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
+        let mut y = [T::ZERO];
+        let pixels = Pixels { x: &[], zeros: &[], channels: 1, taps };
+        kernel.run(&pixels, &[], &mut Dest::from_slice(&mut y), 1, &epilogue);
+        assert_eq!(y[0].to_f64(), 0.0, "{kernel:?}");
     }
     for_each_kernel!(check);
 }
