@@ -8,6 +8,7 @@ use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
 use crate::isa::Code;
 use crate::pixel::PixelKernel;
+use crate::pixel_depthwise::DepthwisePixelKernel;
 use crate::real::ByType;
 use crate::transpose::TransposeFn;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
@@ -20,6 +21,7 @@ pub(crate) struct Kernels<T: 'static> {
     pub(crate) channel: &'static [ChannelKernel<T>],
     pub(crate) two_row: &'static [ChannelKernel<T>],
     pub(crate) pixel: &'static [PixelKernel<T>],
+    pub(crate) pixel_depthwise: &'static [DepthwisePixelKernel<T>],
     pub(crate) winograd: &'static [WinogradKernel<T>],
     pub(crate) depthwise: DepthwiseKernels<T>,
     pub(crate) grouped: &'static [GroupedKernel<T>],
@@ -80,6 +82,7 @@ getter!(spatial_kernels, spatial: SpatialKernel, "GEMM kernels with vectors alon
 getter!(channel_kernels, channel: ChannelKernel, "GEMM kernels with vectors along output channels");
 getter!(two_row_kernels, two_row: ChannelKernel, "GEMM kernels with vectors along channels, for two rows of pixels");
 getter!(pixel_kernels, pixel: PixelKernel, "GEMM kernels with vectors along channels, for pixels anywhere in X");
+getter!(pixel_depthwise_kernels, pixel_depthwise: DepthwisePixelKernel, "depthwise kernels with vectors along channels, for pixels anywhere in X");
 getter!(winograd_kernels, winograd: WinogradKernel, "Winograd transforms");
 getter!(grouped_kernels, grouped: GroupedKernel, "direct kernels of several output channels");
 getter!(interleave_kernels, interleave: InterleaveKernel, "interleaving kernels");

@@ -12,19 +12,19 @@ use crate::{Isa, Real};
 #[derive(Debug, Clone, Copy)]
 pub struct PixelTaps<'a> {
     /// For each tap its number, and for each pixel the place in X, or a place from [`ZEROS`](Self::ZEROS) on.
-    entries: &'a [u32],
+    pub(crate) entries: &'a [u32],
     /// Tiles, and the pixels of each.
-    tiles: usize,
-    pixels: usize,
+    pub(crate) tiles: usize,
+    pub(crate) pixels: usize,
     /// Taps of a tile, entries from one tile to the next, and elements from a place of one tile to that of the
     /// next.
-    taps: usize,
-    step: usize,
-    shift: usize,
+    pub(crate) taps: usize,
+    pub(crate) step: usize,
+    pub(crate) shift: usize,
     /// The greatest number of a tap, and the furthest place in X.
-    last: usize,
-    furthest: usize,
-    reads_zeros: bool,
+    pub(crate) last: usize,
+    pub(crate) furthest: usize,
+    pub(crate) reads_zeros: bool,
 }
 
 impl<'a> PixelTaps<'a> {
@@ -50,14 +50,18 @@ impl<'a> PixelTaps<'a> {
     /// If the table ends within a tap, or tiles have different numbers of taps.
     #[must_use]
     pub fn new(entries: &'a [u32], tiles: usize, pixels: usize) -> Self {
-        assert!(entries.len().is_multiple_of(tiles * (1 + pixels)), "the table ends within a tap");
-        let (mut last, mut furthest, mut any) = (0, 0, 0);
-        for tap in entries.chunks_exact(1 + pixels) {
-            last = last.max(tap[0]);
-            for place in &tap[1..] {
-                furthest = furthest.max(if *place < Self::ZEROS { *place } else { 0 });
-                any |= place;
-            }
+        let step = pixels.saturating_add(1);
+        assert!(entries.len().is_multiple_of(step.saturating_mul(tiles)), "the table ends within a tap");
+        let last = entries.iter().step_by(step).fold(0, |last, number| last.max(*number));
+        // Numbers of taps are compared as if they were places, because a loop over all entries is one of vectors.
+        let (mut furthest, mut any) = (0, 0);
+        for entry in entries {
+            furthest = furthest.max(if *entry < Self::ZEROS { *entry } else { 0 });
+            any |= entry;
+        }
+        if furthest <= last {
+            let places = entries.chunks_exact(step).flat_map(|tap| &tap[1..]);
+            furthest = places.filter(|place| **place < Self::ZEROS).fold(0, |furthest, place| furthest.max(*place));
         }
         let (last, furthest, step) = (last as usize, furthest as usize, entries.len() / tiles.max(1));
         let taps = step / (1 + pixels);
@@ -145,7 +149,7 @@ pub(crate) enum PixelOutput<T> {
 
 /// Where the sums of a tile of pixels go, if their channels are neighbours.
 ///
-/// Memory: `bias` is readable for `channels <= NR` elements. For each pixel i of all tiles, `y + i * ld` is
+/// Memory: `bias` is readable for `channels` elements. For each pixel i of all tiles, `y + i * ld` is
 /// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. Pixels of
 /// Y do not overlap.
 pub(crate) struct PixelStore<T> {
@@ -194,7 +198,7 @@ impl<T: Real> PixelKernel<T> {
         let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
         let end = |ld: usize| (self.mr * x.taps.tiles).saturating_sub(1).saturating_mul(ld).saturating_add(channels);
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        assert!(self.mr == 1 || channels <= ld, "pixels of Y overlap");
+        assert!(self.mr * x.taps.tiles <= 1 || channels <= ld, "pixels of Y overlap");
         assert!(end(ld) <= y.len(), "the destination is too short");
         assert!(bias.len() >= channels, "too few biases");
         assert!(residual.reaches(end(residual_ld)), "the residual is too short");

@@ -44,6 +44,8 @@ pub(crate) enum WeightLayout {
     /// W in its own order, because a value or its packed form is not finite. Every plan of the layer
     /// runs the definition's loops on it.
     Exact,
+    /// `[taps][channels of the block]` for blocks of so many channels.
+    ChannelBlocks { channels: usize },
 }
 
 /// What the vectors of depthwise kernels run along.
@@ -74,6 +76,7 @@ impl WeightLayout {
             Self::BlasColumns { .. } => "col2im",
             Self::PhasePanels { .. } => "transposed",
             Self::Winograd { .. } => Algorithm::WINOGRAD.0,
+            Self::ChannelBlocks { .. } => "pixel-depthwise",
             Self::Depthwise { .. } => "depthwise",
             Self::Grouped { .. } => "grouped",
         }
@@ -109,6 +112,7 @@ impl fmt::Display for WeightLayout {
             }
             Self::Depthwise { along: Along::Rows } => f.write_str("taps along rows"),
             Self::Depthwise { along: Along::Channels } => f.write_str("taps along channels"),
+            Self::ChannelBlocks { channels } => write!(f, "taps of {}", Count(*channels, "channel")),
             Self::Grouped { heights } => write!(f, "panels of {heights:?} channels"),
         }
     }

@@ -171,6 +171,7 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
             col2im::offer(r, Blas::Matrixmultiply, bytes)
         }),
         Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))).with_layout(None),
+        Candidate::new("pixel-depthwise", None, pixels::depthwise::accepts, pixels::depthwise::offer).with_layout(None),
         Candidate::new("pixel-gemm", None, ANY, pixels::gemm::offer).with_layout(None),
         Candidate::new("depthwise", Conv, depthwise::accepts, depthwise::offer),
         Candidate::new("grouped", Conv, grouped::accepts, |r, _| grouped::offer(r)),

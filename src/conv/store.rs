@@ -18,8 +18,7 @@ use core::ops::Range;
 
 use convoke_kernels::activation::{Activation, ActivationKernel};
 use convoke_kernels::{
-    Dest, Epilogue, Isa, PixelEpilogue, PixelKernel, Pixels, Real, Residual, StoreMap, activation_kernel, stream,
-    transpose,
+    Dest, Epilogue, Isa, PixelEpilogue, Real, Residual, StoreMap, activation_kernel, stream, transpose,
 };
 
 use super::contract::{Addend, Io, Request};
@@ -223,79 +222,73 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         for_each_run(&mut |columns, at| self.io.y.store_rows(self.finish.isa, (rows, pitch), columns, (at, ldy)));
     }
 
-    /// Sums tiles of pixels over the last block of K, and finishes them into Y.
+    /// Lets `kernel` finish tiles of pixels straight into planes of Y, if kernels store into Y and its channels
+    /// come first. It gets the destination, and the distance of channels.
+    pub(crate) fn planes(
+        &self,
+        place: &PixelPlace,
+        kernel: impl FnOnce(&mut Dest<'_, T::Acc>, usize, &Epilogue<'_, T::Acc>),
+    ) -> bool {
+        if place.layout == Layout::ChannelsLast || place.step != 1 || !self.finish.is_direct {
+            return false;
+        }
+        let (at, ldy) = self.first_plane(place);
+        let stores = [Stores::row(at, place.count).times(place.channels.len(), ldy)];
+        let bias = &self.io.bias[place.channels.clone()];
+        self.direct(at, bias, stores, |mut y, epilogue| kernel(&mut y, ldy, &epilogue)).is_some()
+    }
+
+    /// Where the first pixel of the first channel goes in a Y whose channels come first, and the distance of
+    /// channels.
+    fn first_plane(&self, place: &PixelPlace) -> (usize, usize) {
+        let (image, position) = (place.pixel / place.positions, place.pixel % place.positions);
+        (self.io.strides.y.at(image, place.channels.start, position), self.io.strides.y.channel)
+    }
+
+    /// Lets `kernel` finish tiles of pixels. It gets the destination, the distance of its pixels, and the
+    /// epilogue. If kernels do not store into Y, the destination is scratch with pixels of `nr` values.
     pub(crate) fn pixels(
         &self,
-        kernel: &PixelKernel<T::Acc>,
-        (x, w): (&Pixels<'_, T::Acc>, &[T::Acc]),
-        scratch: &mut PixelScratch<'_, T::Acc>,
-        accumulate: bool,
         place: &PixelPlace,
+        nr: usize,
+        (finished, rows): (&mut [T::Acc], &mut [T::Acc]),
+        kernel: impl FnOnce(&mut Dest<'_, T::Acc>, usize, &PixelEpilogue<'_, T::Acc>),
     ) {
-        let (strides, channels) = (&self.io.strides, &place.channels);
+        let (strides, channels, isa) = (&self.io.strides, &place.channels, self.finish.isa);
         let bias = &self.io.bias[channels.clone()];
-        if place.layout == Layout::ChannelsLast {
-            let at =
-                |strides: &Strides| (place.pixel * strides.position + channels.start, place.step * strides.position);
-            let ((at_y, ld), (at_residual, residual_ld)) = (at(&strides.y), at(&strides.residual));
-            let stores = Stores::row(at_y, channels.len()).times(place.count, ld);
-            if let Some(mut y) = self.dest(at_y, [stores]) {
-                let residual = match self.io.residual {
-                    Addend::None => Residual::NONE,
-                    Addend::Tensor(residual) => T::as_acc(residual).map(|residual| &residual[at_residual..]).into(),
-                    Addend::Output => self.io.y.residual(&y),
-                };
-                let activation = activation_kernel(self.finish.isa, self.finish.activation);
-                let epilogue = PixelEpilogue { bias, residual, residual_ld, activation };
-                return kernel.finish(x, w, scratch.sums, accumulate, &mut y, ld, channels.len(), &epilogue);
-            }
-            let rows = self.staged_pixels(kernel, (x, w), scratch, accumulate, place);
+        let at = |strides: &Strides| (place.pixel * strides.position + channels.start, place.step * strides.position);
+        let ((at_y, ld), (at_residual, residual_ld)) = (at(&strides.y), at(&strides.residual));
+        let is_last = place.layout == Layout::ChannelsLast;
+        if is_last && let Some(mut y) = self.dest(at_y, [Stores::row(at_y, channels.len()).times(place.count, ld)]) {
+            let residual = match self.io.residual {
+                Addend::None => Residual::NONE,
+                Addend::Tensor(residual) => T::as_acc(residual).map(|residual| &residual[at_residual..]).into(),
+                Addend::Output => self.io.y.residual(&y),
+            };
+            let activation = activation_kernel(isa, self.finish.activation);
+            return kernel(&mut y, ld, &PixelEpilogue { bias, residual, residual_ld, activation });
+        }
+        let Epilogue { residual, lo, hi, .. } = self.staging(bias);
+        let activation = activation_kernel(isa, Activation::Clamp(lo, hi));
+        let pixels = &mut finished[..place.count * nr];
+        let epilogue = PixelEpilogue { bias, residual, residual_ld: 0, activation };
+        kernel(&mut Dest::from_slice(pixels), nr, &epilogue);
+        if is_last {
             if self.staged_clamp().is_none() {
-                for (i, row) in rows.chunks_exact_mut(kernel.nr()).enumerate() {
-                    self.add_residual(&mut row[..channels.len()], at_residual + i * residual_ld, 1);
-                    self.activate(&mut row[..channels.len()]);
+                for (i, pixel) in pixels.chunks_exact_mut(nr).enumerate() {
+                    self.add_residual(&mut pixel[..channels.len()], at_residual + i * residual_ld, 1);
+                    self.activate(&mut pixel[..channels.len()]);
                 }
             }
-            return self.io.y.store_rows(self.finish.isa, (rows, kernel.nr()), 0..channels.len(), (at_y, ld));
+            return self.io.y.store_rows(isa, (pixels, nr), 0..channels.len(), (at_y, ld));
         }
-        let (image, position) = (place.pixel / place.positions, place.pixel % place.positions);
-        let (at, ldy) = (strides.y.at(image, channels.start, position), strides.y.channel);
-        if place.step == 1 {
-            let stores = [Stores::row(at, place.count).times(channels.len(), ldy)];
-            let tile = &mut *scratch.sums;
-            let stored = self.direct(at, bias, stores, |mut y, epilogue| {
-                kernel.finish_planes(x, w, tile, accumulate, &mut y, ldy, channels.len(), &epilogue);
-            });
-            if stored.is_some() {
-                return;
-            }
-        }
-        self.staged_pixels(kernel, (x, w), scratch, accumulate, place);
-        let (pixels, rows) = (&scratch.finished[..], &mut scratch.rows[..channels.len() * place.count]);
-        let size = (place.count, channels.len());
-        transpose(self.finish.isa, size, (pixels, kernel.nr()), (rows, place.count));
+        let rows = &mut rows[..channels.len() * place.count];
+        transpose(isa, (place.count, channels.len()), (pixels, nr), (rows, place.count));
+        let (at, ldy) = self.first_plane(place);
         let run_len = if place.step == 1 { place.count } else { 1 };
         self.staged_runs(rows, (place.count, ldy), |run| {
             (0..place.count).step_by(run_len).for_each(|i| run(i..i + run_len, at + i * place.step));
         });
-    }
-
-    /// Finishes tiles of pixels into scratch, as [`staging`](Self::staging) says: `[pixels][NR]`.
-    fn staged_pixels<'s>(
-        &self,
-        kernel: &PixelKernel<T::Acc>,
-        (x, w): (&Pixels<'_, T::Acc>, &[T::Acc]),
-        scratch: &'s mut PixelScratch<'_, T::Acc>,
-        accumulate: bool,
-        place: &PixelPlace,
-    ) -> &'s mut [T::Acc] {
-        let Epilogue { bias, residual, lo, hi } = self.staging(&self.io.bias[place.channels.clone()]);
-        let activation = activation_kernel(self.finish.isa, Activation::Clamp(lo, hi));
-        let epilogue = PixelEpilogue { bias, residual, residual_ld: 0, activation };
-        let (nr, channels) = (kernel.nr(), place.channels.len());
-        let finished = &mut scratch.finished[..place.count * nr];
-        kernel.finish(x, w, scratch.sums, accumulate, &mut Dest::from_slice(finished), nr, channels, &epilogue);
-        finished
     }
 
     /// Finishes a row of sums: adds bias and residual, applies the activation, and stores from element
@@ -383,15 +376,6 @@ pub(crate) struct PixelPlace {
     pub(crate) step: usize,
     pub(crate) count: usize,
     pub(crate) channels: Range<usize>,
-}
-
-/// Scratch for tiles of pixels.
-pub(crate) struct PixelScratch<'a, A> {
-    /// Sums between blocks of K.
-    pub(crate) sums: &'a mut [A],
-    /// Finished sums that kernels do not store into Y, by pixels and by channels.
-    pub(crate) finished: &'a mut [A],
-    pub(crate) rows: &'a mut [A],
 }
 
 /// Where a tile of sums goes in Y.

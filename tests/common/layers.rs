@@ -275,6 +275,16 @@ pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
     })
 }
 
+/// A depthwise Conv or ConvTranspose, of up to two blocks of channels.
+pub fn depthwise() -> impl Strategy<Value = Layer> {
+    let channels = (1..=2_usize, prop_oneof![3 => 1..=40_usize, 1 => 120..=160_usize])
+        .prop_map(|(batch, group)| DrawnChannels { batch, group, c: 1, m: 1 });
+    (channels, axes(), any::<bool>()).prop_map(|(channels, axes, is_transposed)| match is_transposed {
+        true => transposed_layer(channels, &axes, Sizing::Pads),
+        false => conv_layer(channels, &axes, AutoPad::NotSet),
+    })
+}
+
 /// A depthwise ConvTranspose of stride 2 on one or two axes, with kernels of 2 to 5 taps.
 pub fn depthwise_transposed() -> impl Strategy<Value = Layer> {
     let axis = (0..=7_usize, 0..=7_usize, prop_oneof![3 => 0..=20_usize, 1 => 0..=70_usize], 0..=1_usize, 0..=6_usize);

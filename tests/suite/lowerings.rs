@@ -58,6 +58,10 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
             3 => layers::conv_transpose()
         ]
         .boxed(),
+        "pixel-depthwise" => {
+            let any = prop_oneof![layers::depthwise(), layers::depthwise_transposed()];
+            (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
+        }
         "pixel-gemm" => {
             let any = prop_oneof![2 => layers::conv(), 1 => layers::pointwise(), 2 => layers::conv_transpose()];
             (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
@@ -139,6 +143,7 @@ random_layers! {
     col2im_gemm: "col2im:gemm";
     col2im_matrixmultiply: "col2im:matrixmultiply";
     naive: "naive";
+    pixel_depthwise: "pixel-depthwise";
     pixel_gemm: "pixel-gemm";
     depthwise: "depthwise";
     grouped: "grouped";

@@ -14,6 +14,7 @@ pub(crate) mod gemm;
 pub(crate) mod grouped;
 pub(crate) mod interleave;
 pub(crate) mod pixel;
+pub(crate) mod pixel_depthwise;
 pub(crate) mod transpose;
 pub(crate) mod winograd;
 
@@ -120,6 +121,7 @@ macro_rules! kernels {
         channel_gemm: $($channel_nr:literal x [$($channel_mr:literal)+]),+;
         two_row_gemm: $($two_row_nr:literal x [$($two_row_mr:literal)+]),+;
         pixel_gemm: $($pixel_nr:literal x [$($pixel_mr:literal)+]),+;
+        pixel_dw: $pixel_dw_nr:literal x [$($pixel_dw_mr:literal)+];
         dw: $dw_nr:literal x [$($dw_mr:literal)+];
         $(dw in $half:path: $half_nr:literal x [$($half_mr:literal)+];)?
         dwt: $dwt_nr:literal x [$($dwt_mr:literal)+];
@@ -143,6 +145,8 @@ macro_rules! kernels {
         $crate::generic::compile! {
             mod pixel of super::$vector, #[$attr];
             fn pixel_gemm<MR, NRV>(crate::pixel::PixelArgs<$elem>) = crate::generic::pixel::pixels::<V, MR, NRV>;
+            fn pixel_dw<MR, NRV>(crate::pixel_depthwise::DepthwisePixelArgs<$elem>) =
+                crate::generic::pixel_depthwise::pixels::<V, MR, NRV>;
         }
 
         $crate::generic::compile! {
@@ -209,6 +213,11 @@ macro_rules! kernels {
                 ($pixel_mr, $pixel_nr, 1),
                 pixel::pixel_gemm::<$pixel_mr, { $pixel_nr / LANES }>,
             )),+),+],
+            pixel_depthwise: &[$(crate::DepthwisePixelKernel::new::<$vector>(
+                (concat!(stringify!($elem), "_pixel_dw_", $pixel_dw_mr, "x", $pixel_dw_nr), $isa),
+                ($pixel_dw_mr, $pixel_dw_nr),
+                pixel::pixel_dw::<$pixel_dw_mr, { $pixel_dw_nr / LANES }>,
+            )),+],
             grouped: &[$($(crate::GroupedKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_group_", $group_mr, "x", $group_nr), $isa),
                 ($group_mr, $group_nr, 1),

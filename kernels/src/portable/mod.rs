@@ -2,9 +2,9 @@
 //!
 //! Tiles are sized for the 16 xmm registers of x86-64's baseline, where a vector is two registers. A GEMM
 //! tile of 3x1 (MR x NR in vectors) takes 6 registers of accumulators, 2 of B and those of a broadcast, and
-//! a direct tile of 4x1 as many of sums. What does not fit beside a tile's sums is read again from memory:
-//! the rows of depthwise tiles, Winograd's values, eight interleaved phases, and the coefficients of the
-//! exponential.
+//! a direct tile of 4x1 as many of sums, as does one of `pixel_dw`. What does not fit beside a tile's sums is
+//! read again from memory: the rows of depthwise tiles, Winograd's values, eight interleaved phases, and the
+//! coefficients of the exponential.
 
 mod vector;
 
@@ -14,6 +14,7 @@ crate::generic::kernels! {
     channel_gemm: 8 x [1 2 3 4];
     two_row_gemm: 8 x [4];
     pixel_gemm: 8 x [1 2 3 4];
+    pixel_dw: 8 x [1 2 3 4];
     dw: 8 x [1 2 3];
     dwt: 8 x [1 2 3];
     group: 8 x [2 3 4], 16 x [2];
@@ -25,6 +26,7 @@ crate::generic::kernels! {
     channel_gemm: 4 x [1 2 3 4];
     two_row_gemm: 4 x [4];
     pixel_gemm: 4 x [1 2 3 4];
+    pixel_dw: 4 x [1 2 3 4];
     dw: 4 x [1 2 3];
     dwt: 4 x [1 2 3];
     group: 4 x [2 3 4], 8 x [2];

@@ -7,12 +7,11 @@ use core::ops::Range;
 use convoke_kernels::catalogue::pixel_widths;
 use convoke_kernels::{Isa, PixelKernel, Pixels, Real};
 
-use super::source::PixelSource;
 use super::tiling::{ChunkScratch, PhaseTiles, PixelChunk, PixelTiling, TileNeeds};
 use crate::conv::channel_gemm::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
-use crate::conv::store::{Finish, OutputStore, PixelScratch};
+use crate::conv::store::{Finish, OutputStore};
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -55,10 +54,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         kernel: blocking.kernels[1][blocking.most_pixels() - 1].name(),
         details: alloc::format!(
             "X {}, {}, K in blocks of {}, {}, weights in {}",
-            match tiling.source {
-                PixelSource::InPlace { .. } => "in place",
-                PixelSource::Copy(_) => "in copied rows",
-            },
+            tiling.source,
             Count(tiling.phases.len(), "phase"),
             weights.k.size() * weights.taps,
             Count(split.columns, "chunk"),
@@ -146,6 +142,15 @@ fn joins_taps(geometry: &Geometry) -> bool {
         && last.is_some_and(|last| last.kernel > 1 && last.dilation == 1)
 }
 
+/// Scratch for the sums of tiles.
+struct PixelScratch<'a, A> {
+    /// Sums between blocks of K.
+    sums: &'a mut [A],
+    /// Finished sums that kernels do not store into Y, by pixels and by channels.
+    finished: &'a mut [A],
+    rows: &'a mut [A],
+}
+
 struct PixelGemm<T: Element> {
     isa: Isa,
     finish: Finish<T::Acc>,
@@ -180,10 +185,16 @@ impl<T: Element> PixelGemm<T> {
                 let x = chunk.x.get(block.start + tiles.offset..).unwrap_or(&[]);
                 let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * joined, taps: tiles.taps };
                 let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
-                match block.end == weights.channels {
-                    true => store.pixels(kernel, (&x, w), scratch, accumulate, &place),
-                    false => kernel.partial(&x, w, scratch.sums, accumulate),
+                if block.end < weights.channels {
+                    kernel.partial(&x, w, scratch.sums, accumulate);
+                    continue;
                 }
+                let (sums, m) = (&mut *scratch.sums, channels.len());
+                if store.planes(&place, |y, ldy, end| kernel.finish_planes(&x, w, sums, accumulate, y, ldy, m, end)) {
+                    continue;
+                }
+                let (sums, staged) = (&mut *scratch.sums, (&mut *scratch.finished, &mut *scratch.rows));
+                store.pixels(&place, nr, staged, |y, ld, end| kernel.finish(&x, w, sums, accumulate, y, ld, m, end));
             }
         });
     }

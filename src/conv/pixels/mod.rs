@@ -7,7 +7,9 @@
 //!
 //! - [`gemm`]: vectors run along output channels. M = output pixels, K = taps * C/group, N = M/group. The
 //!   weights are those of `channel-gemm`.
+//! - [`depthwise`]: vectors run along channels, which X and Y have in common.
 
+pub(super) mod depthwise;
 pub(super) mod gemm;
 mod source;
 mod taps;

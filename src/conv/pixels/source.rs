@@ -1,5 +1,6 @@
 //! Where tiles read X: in place, or in a copy of rows.
 
+use core::fmt;
 use core::ops::Range;
 
 use convoke_kernels::{Isa, Real, stream, transpose};
@@ -26,6 +27,15 @@ pub(super) struct RowCopy {
     pub(super) is_joined: bool,
     /// Values of a window, at most.
     pub(super) most_len: usize,
+}
+
+impl fmt::Display for PixelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InPlace { .. } => "in place",
+            Self::Copy(_) => "in copied rows",
+        })
+    }
 }
 
 impl PixelSource {

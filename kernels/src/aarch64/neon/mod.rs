@@ -12,6 +12,8 @@
 //! * A depthwise tile takes R sums, the R + N - 1 rows of a column of N taps, and a weight: 6 rows and 7
 //!   taps take 19, and 4 rows of `f64` 30. Three columns of three taps take nine weights, 6 sums and 3
 //!   rows. With 8 rows LLVM moves some of them to memory.
+//! * A `pixel_dw` tile takes 24 sums, the two weights of a tap, and two registers for each of two pixels: 30
+//!   for 12x2 of `f32` (MR x NRV) and 12x1 of `f64`.
 //! * The transforms of Winograd hold two rows of values (up to 16 vectors) and a column of the tile (up
 //!   to 8). Larger tiles of `f64` keep a part of these in the L1 cache.
 //! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
@@ -29,6 +31,7 @@ crate::generic::kernels! {
     channel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
     two_row_gemm: 4 x [4 6 8 10 12], 8 x [4 6 8 10 12];
     pixel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    pixel_dw: 8 x [1 2 3 4 5 6 7 8 9 10 11 12];
     dw: 4 x [1 2 3 4 5 6];
     dwt: 4 x [1 2 3 4 5 6];
     group: 4 x [8], 8 x [6 8], 12 x [6], 16 x [2 3 4], 20 x [4], 24 x [3], 32 x [2];
@@ -40,6 +43,7 @@ crate::generic::kernels! {
     channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
     two_row_gemm: 4 x [4 6], 8 x [4 6];
     pixel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
+    pixel_dw: 4 x [1 2 3 4 5 6 7 8 9 10 11 12];
     dw: 4 x [1 2 3 4];
     dwt: 4 x [1 2 3 4];
     group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];

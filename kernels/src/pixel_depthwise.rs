@@ -1,0 +1,94 @@
+//! Depthwise kernels for tensors whose channels are neighbours: descriptors, raw arguments, and the safe call.
+
+use crate::dest::{Dest, end};
+use crate::isa::Code;
+use crate::pixel::{PixelEpilogue, PixelStore, Pixels};
+use crate::simd::Simd;
+use crate::ukernel::common_getters;
+use crate::{Isa, Real};
+
+/// Raw arguments of a kernel for tiles of `MR` pixels.
+///
+/// Memory: `entries` is readable for `taps * (1 + MR)` elements, and behind `step` elements for each further
+/// tile again. X is read `shift` elements further on for each further tile. For each tap, `w + number *
+/// channels` is readable for `channels` elements, and so is `x + place` for each place below
+/// [`PixelTaps::ZEROS`](crate::PixelTaps::ZEROS). If there are other places, so is `zeros`. `store` is valid as
+/// [`PixelStore`] states, and has the channels.
+pub(crate) struct DepthwisePixelArgs<T> {
+    pub(crate) tiles: usize,
+    pub(crate) x: *const T,
+    pub(crate) zeros: *const T,
+    pub(crate) entries: *const u32,
+    pub(crate) taps: usize,
+    pub(crate) step: usize,
+    pub(crate) shift: usize,
+    pub(crate) w: *const T,
+    pub(crate) store: PixelStore<T>,
+}
+
+/// A depthwise kernel with vectors along channels, for an X whose channels are neighbours.
+pub struct DepthwisePixelKernel<T: 'static> {
+    name: &'static str,
+    mr: usize,
+    nr: usize,
+    lanes: usize,
+    code: Code<unsafe fn(&DepthwisePixelArgs<T>)>,
+}
+
+common_getters!(DepthwisePixelKernel, "Name, as `<dtype>_pixel_dw_<MR>x<NR>`.");
+
+impl<T: Real> DepthwisePixelKernel<T> {
+    /// A kernel with vectors `V`.
+    pub(crate) const fn new<V: Simd<Elem = T>>(
+        (name, isa): (&'static str, Isa),
+        (mr, nr): (usize, usize),
+        f: unsafe fn(&DepthwisePixelArgs<T>),
+    ) -> Self {
+        Self { name, mr, nr, lanes: V::LANES, code: Code::new(isa, f) }
+    }
+
+    /// MR: pixels of a tile.
+    #[must_use]
+    pub fn mr(&self) -> usize {
+        self.mr
+    }
+
+    /// NR: channels whose sums are in registers at the same time. A call has any number of channels.
+    #[must_use]
+    pub fn nr(&self) -> usize {
+        self.nr
+    }
+
+    /// Computes all tiles of `x`. Channel c of Y reads channel c of X. The channels of pixel i go,
+    /// `activation(sum + bias + residual)`, to `y[i * ld..]`.
+    ///
+    /// `w` has the weights, as `[taps][channels]`. `x.taps` may serve many calls, which saves checking it.
+    ///
+    /// # Panics
+    /// If a slice is too short, the table is for tiles of another size, or pixels of Y overlap.
+    pub fn run(&self, x: &Pixels<'_, T>, w: &[T], y: &mut Dest<'_, T>, ld: usize, epilogue: &PixelEpilogue<'_, T>) {
+        let Pixels { x, zeros, channels, taps } = *x;
+        let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
+        let pixels = self.mr.saturating_mul(taps.tiles);
+        let rows = taps.last.saturating_add(1);
+        assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
+        assert!(
+            taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),
+            "a pixel ends beyond the slice of X"
+        );
+        assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
+        assert!(taps.is_empty() || w.len() >= rows.saturating_mul(channels), "too few weights");
+        assert!(pixels <= 1 || channels <= ld, "pixels of Y overlap");
+        assert!(end(pixels, ld, channels) <= y.len(), "the destination is too short");
+        assert!(bias.len() >= channels, "too few biases");
+        assert!(residual.reaches(end(pixels, residual_ld, channels)), "the residual is too short");
+        let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
+        let store = PixelStore { y, ld, channels, bias, residual, residual_ld, activation };
+        let (x, zeros, w, entries) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), taps.entries.as_ptr());
+        let (tiles, step, shift, taps) = (taps.tiles, taps.step, taps.shift, taps.len());
+        let args = DepthwisePixelArgs { tiles, x, zeros, entries, taps, step, shift, w, store };
+        // SAFETY: the assertions cover the memory that DepthwisePixelArgs and PixelStore ask for. Dest grants
+        // the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
+    }
+}

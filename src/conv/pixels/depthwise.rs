@@ -1,0 +1,190 @@
+//! Depthwise layers with vectors along channels: channel c of Y reads channel c of X.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use convoke_kernels::catalogue::pixel_depthwise_kernels;
+use convoke_kernels::{DepthwisePixelKernel, Isa, Pixels};
+
+use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileNeeds};
+use crate::Geometry;
+use crate::blas::Blocks;
+use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
+use crate::conv::layout::WeightLayout;
+use crate::conv::shares::{GemmSplit, Part};
+use crate::conv::store::{Finish, OutputStore};
+use crate::element::Element;
+use crate::exec::split::{Patch, Split};
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
+
+/// Channels of a block of weights, at most: what a chunk reads of them stays near while all taps are summed.
+const MOST_CHANNELS: usize = 128;
+
+/// The kernels, by pixels.
+type Kernels<A> = &'static [DepthwisePixelKernel<A>];
+
+/// Whether each group has one channel of X and one of Y.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    match (geometry.in_channels_per_group(), geometry.out_channels_per_group()) {
+        (1, 1) => Ok(()),
+        (c, m) => Err(alloc::format!("{c} input and {m} output channels a group, must be 1 and 1")),
+    }
+}
+
+/// How a layer is cut.
+struct DepthwiseBlocking {
+    tiling: PixelTiling,
+    channels: Blocks,
+    split: GemmSplit,
+    /// Tiles of a call, at most.
+    group: usize,
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+    let kernels = pixel_depthwise_kernels::<T::Acc>(request.isa());
+    let kernel = kernels.last().ok_or_else(|| String::from("no kernel for this tile"))?;
+    let blocking = DepthwiseBlocking::new(request, kernel.mr(), most_bytes)?;
+    let layout = WeightLayout::ChannelBlocks { channels: blocking.channels.size() };
+    if let Some(packed) = request.layout.filter(|packed| **packed != layout) {
+        return Err(packed.mismatch());
+    }
+    let DepthwiseBlocking { tiling, channels, split, group } = &blocking;
+    let mut scratch = Ledger::default();
+    let chunk = tiling.book::<T>(&mut scratch, channels.size());
+    let staged = if blocking.is_stored::<T>() { 0 } else { group * kernel.mr() * channels.size() };
+    let finished = scratch.book("finished sums", staged);
+    let rows = scratch.book("transposed sums", staged);
+    let recipe = Recipe {
+        kernel: kernel.name(),
+        details: alloc::format!(
+            "X {}, {} of {}, {}",
+            tiling.source,
+            Count(channels.count(), "block"),
+            Count(channels.size(), "channel"),
+            Count(split.columns, "chunk")
+        ),
+        layout,
+        packed_len: request.geometry.weight_len(),
+        tasks: split.tasks(),
+        scratch,
+        work: blocking.work(request.machine, kernels),
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        let (isa, finish) = (request.isa(), Finish::new(request));
+        Box::new(DepthwisePixels { isa, finish, kernels, blocking, chunk, finished, rows })
+    });
+    Ok(Offer { recipe, build })
+}
+
+impl DepthwiseBlocking {
+    fn new<T: Element>(request: &Request<'_, T>, pixels: usize, most_bytes: usize) -> Result<Self, String> {
+        let Request { geometry, machine, .. } = *request;
+        let channels = Blocks::new(geometry.out_channels, MOST_CHANNELS);
+        let parts = channels.count();
+        let needs = TileNeeds { pixels, channels: channels.size(), parts, is_joined: false };
+        let tiling = PixelTiling::new(request, &needs, most_bytes)?;
+        let columns = tiling.chunks();
+        // Each block is a share, because tasks copy what they read of X.
+        let split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: parts };
+        let near = machine.l1_bytes / 4 / (pixels * channels.size() * size_of::<T::Acc>());
+        let mut new = Self { tiling, channels, split, group: near.max(1) };
+        if new.is_stored::<T>() {
+            new.group = usize::MAX;
+        }
+        Ok(new)
+    }
+
+    /// Whether kernels store into Y.
+    fn is_stored<T: Element>(&self) -> bool {
+        T::DIRECT && self.tiling.geometry.y_layout == crate::Layout::ChannelsLast
+    }
+
+    fn work<A: convoke_kernels::Real>(&self, machine: &Machine, kernels: Kernels<A>) -> Work {
+        let channels = self.channels.size();
+        let lanes = kernels[0].lanes();
+        let vectors = channels.div_ceil(lanes);
+        let of_tile = |phase: &super::tiling::PhaseTiles, pixels: usize| {
+            let taps = phase.phase.taps() as f64;
+            let (sums, of_block) = ((pixels * vectors) as f64, kernels[0].nr() / lanes);
+            // Each product loads X, and each tap its weights.
+            let loads = taps * (sums + vectors as f64);
+            let wait = taps * machine.fma_latency_cycles * vectors.div_ceil(of_block) as f64;
+            Item::ARITHMETIC_CYCLES.times(machine.longest_cycles(taps * sums, loads, wait))
+                + Item::STORED_VECTORS.times(sums)
+                + Item::KERNEL_CALLS.times(1.0)
+        };
+        let computing = self.tiling.tiles_work(of_tile)
+            + self.tiling.finish_work((channels, vectors))
+            + self.tiling.reading_work(lanes);
+        computing * self.channels.count() as f64 + Item::TASKS.times(self.split.tasks() as f64)
+    }
+}
+
+struct DepthwisePixels<T: Element> {
+    isa: Isa,
+    finish: Finish<T::Acc>,
+    kernels: Kernels<T::Acc>,
+    blocking: DepthwiseBlocking,
+    chunk: ChunkScratch<T::Acc>,
+    finished: Piece<T::Acc>,
+    rows: Piece<T::Acc>,
+}
+
+impl<T: Element> DepthwisePixels<T> {
+    /// Sums a block of channels of a chunk.
+    fn sum(
+        &self,
+        chunk: &PixelChunk<'_, T::Acc>,
+        block: usize,
+        store: &OutputStore<'_, '_, T>,
+        (finished, rows): (&mut [T::Acc], &mut [T::Acc]),
+    ) {
+        let channels = self.blocking.channels.range(block);
+        let taps = self.blocking.tiling.geometry.kernel_volume();
+        let w = &store.io.weights[channels.start * taps..channels.end * taps];
+        chunk.for_each_group(self.blocking.group, |tiles| {
+            let x = chunk.x.get(tiles.offset..).unwrap_or(&[]);
+            let x = Pixels { x, zeros: chunk.zeros, channels: channels.len(), taps: tiles.taps };
+            let (kernel, place) = (&self.kernels[tiles.pixels - 1], chunk.place(&tiles, channels.clone()));
+            store
+                .pixels(&place, channels.len(), (finished, rows), |y, ld, epilogue| kernel.run(&x, w, y, ld, epilogue));
+        });
+    }
+}
+
+impl<T: Element> Split for DepthwisePixels<T> {
+    fn tasks(&self) -> usize {
+        self.blocking.split.tasks()
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let Part { columns, panels, .. } = self.blocking.split.part(task);
+        let channels = self.blocking.channels.range(panels.start);
+        self.blocking.tiling.patches((columns, &channels), patch);
+    }
+}
+
+impl<T: Element> Lowering<T> for DepthwisePixels<T> {
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let taps = self.blocking.tiling.geometry.kernel_volume();
+        for block in self.blocking.channels.iter() {
+            let packed = &mut packed[block.start * taps..block.end * taps];
+            for (tap, packed) in packed.chunks_exact_mut(block.len()).enumerate() {
+                for (channel, packed) in block.clone().zip(packed) {
+                    *packed = w[channel * taps + tap].to_acc();
+                }
+            }
+        }
+    }
+
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let Part { columns, panels, .. } = self.blocking.split.part(task);
+        let mut arena = Arena::new(scratch);
+        let channels = self.blocking.channels.range(panels.start);
+        let chunk = self.blocking.tiling.read(self.isa, (columns, channels), io, (&mut arena, &self.chunk));
+        let staged = (arena.get(self.finished), arena.get(self.rows));
+        self.sum(&chunk, panels.start, &self.finish.store(io), staged);
+    }
+}
