@@ -1,7 +1,7 @@
 //! GEMM kernels for tensors whose channels are neighbours: descriptors, raw arguments, and safe calls.
 
 use crate::activation::ActivationKernel;
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::Simd;
 use crate::ukernel::{ChannelStore, Epilogue, Residual, tile_kernel};
@@ -50,7 +50,8 @@ impl<'a> PixelTaps<'a> {
     /// If the table ends within a tap, or tiles have different numbers of taps.
     #[must_use]
     pub fn new(entries: &'a [u32], tiles: usize, pixels: usize) -> Self {
-        assert!(entries.len().is_multiple_of(tiles * (1 + pixels)), "the table ends within a tap");
+        let of_tap = tiles.checked_mul(pixels.saturating_add(1)).filter(|len| *len > 0);
+        assert!(of_tap.is_some_and(|len| entries.len().is_multiple_of(len)), "the table ends within a tap");
         let (mut last, mut furthest, mut any) = (0, 0, 0);
         for tap in entries.chunks_exact(1 + pixels) {
             last = last.max(tap[0]);
@@ -192,12 +193,12 @@ impl<T: Real> PixelKernel<T> {
         epilogue: &PixelEpilogue<'_, T>,
     ) {
         let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
-        let end = |ld: usize| (self.mr * x.taps.tiles).saturating_sub(1).saturating_mul(ld).saturating_add(channels);
+        let pixels = self.mr.saturating_mul(x.taps.tiles);
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        assert!(self.mr == 1 || channels <= ld, "pixels of Y overlap");
-        assert!(end(ld) <= y.len(), "the destination is too short");
+        assert!(pixels == 1 || channels <= ld, "pixels of Y overlap");
+        assert!(end(pixels, ld, channels) <= y.len(), "the destination is too short");
         assert!(bias.len() >= channels, "too few biases");
-        assert!(residual.reaches(end(residual_ld)), "the residual is too short");
+        assert!(residual.reaches(end(pixels, residual_ld, channels)), "the residual is too short");
         let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
         let store = PixelStore { y, ld, channels, bias, residual, residual_ld, activation };
         self.call(x, w, tile, accumulate, PixelOutput::Pixels(store));
