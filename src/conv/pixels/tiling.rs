@@ -111,6 +111,8 @@ pub(super) struct PixelChunk<'a, A> {
     /// From the first channel of a task on.
     pub(super) x: &'a [A],
     pub(super) zeros: &'a [A],
+    /// Taps of the kernel that are one tap of the tables.
+    pub(super) joined: usize,
     /// For each tile a table, of as many taps as `counts` says.
     table: &'a [u32],
     counts: &'a [u32],
@@ -280,8 +282,9 @@ impl PixelTiling {
         let window = self.source.window(geometry, &tiles.phase, &tiles.pixels_of(&range), outer);
         let (x, places) = self.source.read(isa, io, geometry, (channels, window), (copy, widened));
         let shift = tiles.phase.last().advance * places.pixel;
+        let joined = if places.is_joined { self.taps_of_call() } else { 1 };
         write_tables(geometry, tiles, places, &range, (table, counts));
-        PixelChunk { geometry, tiles, range, x, zeros, table, counts, shift }
+        PixelChunk { geometry, tiles, range, x, zeros, joined, table, counts, shift }
     }
 
     /// Calls `patch` for the part of Y of a chunk and some channels.
