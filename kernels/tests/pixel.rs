@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::{
-    Dest, Isa, PixelEpilogue, PixelKernel, PixelTaps, Pixels, Real, Residual, activation_kernel, pixel_kernels,
-    transpose,
+    Dest, Epilogue, Isa, PixelEpilogue, PixelKernel, PixelTaps, Pixels, Real, Residual, activation_kernel,
+    pixel_kernels, transpose,
 };
 
 /// Channels of a block: none, one, an odd number, and many.
@@ -150,6 +150,35 @@ impl<T: Real> Case<T> {
     }
 }
 
+impl<T: Real> Case<T> {
+    fn finish_planes(&self, kernel: &PixelKernel<T>, before: &[T], variant: Variant<T>) {
+        let Variant { channels, with_residual, accumulate, .. } = variant;
+        let (nr, pixels, mut numbers) = (kernel.nr(), TILES * kernel.mr(), Numbers(31));
+        let ldy = pixels + 3;
+        let bias: Vec<T> = numbers.vec(channels);
+        let residual: Vec<T> = numbers.vec((channels - 1) * ldy + pixels);
+        let mut y = vec![T::from_f64(UNTOUCHED); residual.len()];
+        let mut tile = if accumulate { before.to_vec() } else { vec![guard(); before.len()] };
+        let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
+        let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
+        let (x, dest) = (self.pixels(kernel), &mut Dest::from_slice(&mut y));
+        kernel.finish_planes(&x, &self.w, &mut tile, accumulate, dest, ldy, channels, &epilogue);
+        for (at, got) in y.iter().enumerate() {
+            let (c, i) = (at / ldy, at % ldy);
+            let what = format!("{kernel:?}, planes, {variant:?}, pixel {i}, channel {c}");
+            if i >= pixels {
+                assert_eq!(got.to_f64(), UNTOUCHED, "{what} was written");
+                continue;
+            }
+            let (sum, magnitude) = self.sums[i * nr + c];
+            let old = if accumulate { before[i * nr + c].to_f64() } else { 0.0 };
+            let added = if with_residual { residual[at].to_f64() } else { 0.0 };
+            let want = (sum + old + bias[c].to_f64() + added).clamp(-0.75, 1.25);
+            self.assert_close(*got, want, magnitude, &what);
+        }
+    }
+}
+
 /// How a tile is finished.
 #[derive(Debug, Clone, Copy)]
 struct Variant<T> {
@@ -194,6 +223,7 @@ fn tiles_are_products_and_are_finished_where_pixels_are_and_nowhere_else() {
                 case.partial(kernel, &before, true);
                 for variant in Variant::all(kernel.nr()) {
                     case.finish(kernel, &before, variant);
+                    case.finish_planes(kernel, &before, variant);
                 }
             }
         }
@@ -272,6 +302,33 @@ fn slices_too_short_are_refused() {
         let message = refusal(|| call(lengths));
         assert!(message.contains(reason), "{message}, not {reason}");
     }
+}
+
+/// The same with a Y whose channels come first.
+#[test]
+fn slices_too_short_for_planes_are_refused() {
+    let kernel = pixel_kernels::<f32>(Isa::Portable).iter().find(|kernel| kernel.mr() == 3).expect("a kernel");
+    let (mr, nr, ldy) = (kernel.mr(), kernel.nr(), 9);
+    let table = [0, 0, 2, 4].repeat(2);
+    let end = (nr - 1) * ldy + 2 * mr;
+    let call = |channels: usize, [y, bias, residual]: [usize; 3], ldy: usize| {
+        let x = Pixels { x: &[1.0; 6], zeros: &[], channels: 2, taps: PixelTaps::new(&table, 2, mr) };
+        let [mut y, bias, residual] = [y, bias, residual].map(|len| vec![1.0; len]);
+        let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: 0.0, hi: 1.0 };
+        let (w, mut tile, dest) = (vec![1.0; 2 * nr], vec![0.0; 2 * mr * nr], &mut Dest::from_slice(&mut y));
+        kernel.finish_planes(&x, &w, &mut tile, false, dest, ldy, channels, &epilogue);
+    };
+    let refused = |why: &str, channels: usize, lengths: [usize; 3], ldy: usize| {
+        let message = refusal(|| call(channels, lengths, ldy));
+        assert!(message.contains(why), "{message}, not {why}");
+    };
+    call(nr, [end, nr, end], ldy);
+    refused("the destination is too short", nr, [end - 1, nr, end], ldy);
+    refused("too few biases", nr, [end, nr - 1, end], ldy);
+    refused("the residual is too short", nr, [end, nr, end - 1], ldy);
+    refused("the destination is too short", nr, [end, nr, end], usize::MAX);
+    refused("channels of this tile", 0, [end, nr, end], ldy);
+    refused("channels of this tile", nr + 1, [end, nr, end], ldy);
 }
 
 #[test]

@@ -239,6 +239,15 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         return Ok(());
     }
     let (channels, ld, residual_ld) = (u.int_in_range(0..=nr + 1)?, u.int_in_range(0..=130)?, u.int_in_range(0..=130)?);
+    if u.arbitrary()? {
+        let end = channels.saturating_sub(1) * ld + tiles * mr;
+        let (bias, residual, mut y) = (near(u, channels)?, near(u, end)?, near(u, end)?);
+        let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
+        let epilogue = Epilogue { bias: &bias, residual, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        let y = &mut Dest::from_slice(&mut y);
+        kernel.finish_planes(&x, &w, &mut tile, accumulate, y, ld, channels, &epilogue);
+        return Ok(());
+    }
     let end = |ld: usize| (tiles * mr).saturating_sub(1) * ld + channels;
     let (bias, residual, mut y) = (near(u, channels)?, near(u, end(residual_ld))?, near(u, end(ld))?);
     let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
