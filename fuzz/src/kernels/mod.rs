@@ -230,7 +230,12 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     // A table that ends within a tap, and a claim that cannot be.
     entries.truncate(entries.len() - usize::from(u.ratio(1, 32)?).min(entries.len()));
     let claimed = if u.ratio(1, 32)? { u.arbitrary()? } else { tiles };
-    let taps = PixelTaps::new(&entries, claimed, mr);
+    let taps = if u.arbitrary()? {
+        PixelTaps::new(&entries, claimed, mr)
+    } else {
+        let shift = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=30)? };
+        PixelTaps::shifted(&entries, claimed, mr, shift)
+    };
     let (x, zeros, w) = (near(u, 200 + depth)?, near(u, depth)?, near(u, 6 * depth * nr)?);
     let x = Pixels { x: &x, zeros: &zeros, channels: depth, taps };
     let (mut tile, accumulate) = (near(u, tiles * mr * nr)?, u.arbitrary()?);
