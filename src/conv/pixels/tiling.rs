@@ -204,7 +204,7 @@ impl PixelTiling {
         let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * size_of::<T::Acc>()) as f64
             + (self.entries * size_of::<u32>()) as f64;
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes) as f64;
-        let tiles = (outputs / self.pixels as f64).ceil() as usize;
+        let tiles = (geometry.batch * geometry.output_spatial()).max(1).div_ceil(self.pixels);
         let of_thread = if threads == 1 { tiles } else { (tiles * needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
