@@ -128,7 +128,8 @@ impl<T: Real> Case<T> {
             residual[..channels].copy_from_slice(&numbers.vec(channels));
         }
         let mut y = vec![T::from_f64(UNTOUCHED); (pixels - 1) * ld + channels];
-        let mut tile = if accumulate { before.to_vec() } else { vec![guard(); before.len()] };
+        // Tiles that are finished at once are not kept.
+        let mut tile = if accumulate { before.to_vec() } else { vec![guard(); before.len() / TILES] };
         let activation = activation_kernel(kernel.isa(), activation);
         let added = with_residual.then_some(residual.as_slice()).into();
         let epilogue = PixelEpilogue { bias: &bias, residual: added, residual_ld, activation };
@@ -158,7 +159,8 @@ impl<T: Real> Case<T> {
         let bias: Vec<T> = numbers.vec(channels);
         let residual: Vec<T> = numbers.vec((channels - 1) * ldy + pixels);
         let mut y = vec![T::from_f64(UNTOUCHED); residual.len()];
-        let mut tile = if accumulate { before.to_vec() } else { vec![guard(); before.len()] };
+        // Tiles that are finished at once are not kept.
+        let mut tile = if accumulate { before.to_vec() } else { vec![guard(); before.len() / TILES] };
         let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
         let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
         let (x, dest) = (self.pixels(kernel), &mut Dest::from_slice(&mut y));
@@ -314,7 +316,7 @@ fn slices_too_short_are_refused() {
         let x = Pixels { x: &x, zeros: &zeros, channels, taps: PixelTaps::new(&table, 2, mr) };
         let (residual, activation) = (residual[..].into(), activation_kernel(Isa::Portable, Activation::IDENTITY));
         let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld: ld, activation };
-        kernel.finish(&x, &w, &mut tile, false, &mut Dest::from_slice(&mut y), ld, nr, &epilogue);
+        kernel.finish(&x, &w, &mut tile, true, &mut Dest::from_slice(&mut y), ld, nr, &epilogue);
     };
     call(lengths);
     let reasons = [
