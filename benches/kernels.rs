@@ -1,7 +1,7 @@
 //! Every micro-kernel with all operands in the caches of a core. Rows show GFLOP/s and the share of the FMA
 //! peak of the ISA and type. Kernels that move and transform rather than multiply (Winograd's and the
-//! interleaving ones) show the GB/s that they write (`input`, `interleave`, `deinterleave`) or read
-//! (`output`). Direct kernels that can read X itself have a second row, `on-x`.
+//! interleaving ones) show the GB/s that they write (`input`, `interleave`, `deinterleave`, `transpose`) or
+//! read (`output`). Direct kernels that can read X itself have a second row, `on-x`.
 //!
 //! The peak is the rate of the fastest micro-kernel, measured at the start of each group. To see
 //! one kernel: `cargo bench --bench kernels -- avx512/f32_gemm_14x32`.
@@ -17,9 +17,9 @@ use convoke_kernels::interleave::{Deinterleave, MOST_VECTORS, OutputRun, PhaseCo
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Dest, Epilogue, InterleaveKernel, Real, Residual, RowOffsets, WinogradKernel, channel_kernels, depthwise_kernels,
-    grouped_kernels, interleave_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+    grouped_kernels, interleave_kernels, pixel_kernels, spatial_kernels, transpose, two_row_kernels, winograd_kernels,
 };
-use convoke_tools::peak::{self, Direct, GemmOperands, Grouped};
+use convoke_tools::peak::{self, Direct, GemmOperands, Grouped, OnePixelTap};
 use criterion::measurement::Measurement;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 
@@ -54,6 +54,11 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));
     }
+    for kernel in pixel_kernels::<T>(isa) {
+        let mut operands = OnePixelTap::new(kernel);
+        group.throughput(Throughput::Elements(operands.flops() as u64));
+        group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
+    }
     let direct = depthwise_kernels::<T>(isa);
     for kernel in direct.iter().flat_map(|kernels| [kernels.rows(), kernels.narrow(), kernels.channels()]).flatten() {
         let mut operands = Direct::new(kernel);
@@ -76,6 +81,7 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     for kernel in interleave_kernels::<T>(isa) {
         bench_interleave(&mut group, kernel);
     }
+    bench_transpose::<T, _>(&mut group, isa);
     group.finish();
 }
 
@@ -109,6 +115,16 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     group.throughput(Throughput::BytesDecimal(size_of_val(&values[..]) as u64));
     group.bench_function(format!("{}/output", kernel.name()), |b| {
         b.iter(|| kernel.output(black_box(&products), &pixels, &mut Dest::from_slice(&mut y), &epilogue, &mut bad));
+    });
+}
+
+/// A matrix of 64 rows of 64 elements.
+fn bench_transpose<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, isa: Isa) {
+    const SIDE: usize = 64;
+    let (src, mut dst) = (vec![T::from_f64(0.5); SIDE * SIDE], vec![T::ZERO; SIDE * SIDE]);
+    group.throughput(Throughput::BytesDecimal(size_of_val(&src[..]) as u64));
+    group.bench_function(format!("{}_transpose", T::NAME), |b| {
+        b.iter(|| transpose(isa, (SIDE, SIDE), (black_box(&src[..]), SIDE), (black_box(&mut dst[..]), SIDE)));
     });
 }
 

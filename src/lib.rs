@@ -84,6 +84,11 @@ const _: () = {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// The same for those of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
+
 /// The same for those in Rust of the page on linking.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/linking.md")]

@@ -1,7 +1,7 @@
 //! GEMM kernels for tensors whose channels are neighbours: descriptors, raw arguments, and safe calls.
 
 use crate::activation::ActivationKernel;
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::Simd;
 use crate::ukernel::{ChannelStore, Epilogue, Residual, tile_kernel};
@@ -196,12 +196,12 @@ impl<T: Real> PixelKernel<T> {
         epilogue: &PixelEpilogue<'_, T>,
     ) {
         let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
-        let end = |ld: usize| (self.mr * x.taps.tiles).saturating_sub(1).saturating_mul(ld).saturating_add(channels);
+        let pixels = self.mr.saturating_mul(x.taps.tiles);
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        assert!(self.mr * x.taps.tiles <= 1 || channels <= ld, "pixels of Y overlap");
-        assert!(end(ld) <= y.len(), "the destination is too short");
+        assert!(pixels <= 1 || channels <= ld, "pixels of Y overlap");
+        assert!(end(pixels, ld, channels) <= y.len(), "the destination is too short");
         assert!(bias.len() >= channels, "too few biases");
-        assert!(residual.reaches(end(residual_ld)), "the residual is too short");
+        assert!(residual.reaches(end(pixels, residual_ld, channels)), "the residual is too short");
         let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
         let store = PixelStore { y, ld, channels, bias, residual, residual_ld, activation };
         self.call(x, w, tile, accumulate, PixelOutput::Pixels(store));

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::catalogue::{channel_widths, spatial_widths};
-use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real, RowOffsets, SpatialKernel, spatial_kernels};
+use convoke_kernels::catalogue::{channel_widths, pixel_widths, spatial_widths};
+use convoke_kernels::{ChannelKernel, Isa, PixelKernel, Prefetch, Real, RowOffsets, SpatialKernel, spatial_kernels};
 
 /// The ISAs of the build.
 fn built() -> impl Iterator<Item = Isa> {
@@ -27,8 +27,10 @@ fn kernels_are_in_the_order_of_width_and_height() {
         for isa in built() {
             let spatial = spatial_widths::<T>(isa);
             let channel = channel_widths::<T>(isa);
+            let pixel = pixel_widths::<T>(isa);
             assert!(check(spatial.map(|list| (list.iter().map(SpatialKernel::mr).collect(), list[0].nrv()))) > 0);
             assert!(check(channel.map(|list| (list.iter().map(ChannelKernel::mr).collect(), list[0].nrv()))) > 0);
+            assert!(check(pixel.map(|list| (list.iter().map(PixelKernel::mr).collect(), list[0].nrv()))) > 0);
         }
     }
     check_all::<f32>();

@@ -336,7 +336,7 @@ impl<T: Scalar> Sizes<T> {
                 let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
                 // Algorithms that pack alike serve each other's weights.
                 let names = [plan.algorithm().name(), combination.algorithm.name()];
-                let is_alike = names.iter().all(|name| name.starts_with("channel-gemm"))
+                let is_alike = names.iter().all(|name| ["channel-gemm", "pixel-gemm"].contains(name))
                     || names.iter().all(|name| ["naive", "depthwise-transposed"].contains(name));
                 assert!(plan.algorithm() == combination.algorithm || is_alike, "{what}: {}", plan.algorithm());
                 assert_eq!(plan.isa(), combination.isa, "{what}");

@@ -8,7 +8,7 @@ use crate::common::{Combination, Operands, Oracle, algorithms, isas, layer};
 use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_kernels::{
     channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
-    spatial_kernels, two_row_kernels, winograd_kernels,
+    pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
 };
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
@@ -43,6 +43,7 @@ fn is_kernel_of<A: convoke_kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let mut channel = channel_kernels::<A>(isa).iter().chain(two_row_kernels(isa));
     let channel = channel.any(|k| k.name() == name && k.isa() == isa);
+    let pixel = pixel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let interleave = interleave_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let winograd = winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let direct = depthwise_kernels::<A>(isa).is_some_and(|k| {
@@ -51,7 +52,7 @@ fn is_kernel_of<A: convoke_kernels::Real>(isa: Isa, name: &str) -> bool {
     let grouped = grouped_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let depthwise_transposed =
         depthwise_transposed_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    depthwise_transposed || spatial || channel || winograd || direct || grouped || interleave
+    depthwise_transposed || spatial || channel || pixel || winograd || direct || grouped || interleave
 }
 
 /// Runs layers of both operators on a tier with every algorithm that accepts them. The results must

@@ -107,6 +107,8 @@ fn pixels_of_wider_tensors_are_read_and_written_in_place() {
         Layer::new(Conv::new([19, 7, 3, 3]).pads([1, 1, 1, 1]), [2, 7, 9, 8]),
         Layer::new(Conv::new([6, 9, 2]).group(2).strides([2]), [1, 18, 31]),
         Layer::new(Conv::new([5, 3, 3, 3]).pads([1, 1, 1, 1]).strides([2, 2]), [1, 3, 9, 11]),
+        // Few channels, whose taps could be joined if pixels were neighbours.
+        Layer::new(Conv::new([5, 3, 3, 3]), [1, 3, 9, 11]),
         Layer::new(ConvTranspose::new([4, 17, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [2, 4, 5, 6]),
     ];
     for layer in layers.map(Layer::channels_last) {

@@ -311,7 +311,7 @@ fn rejections_are_for_the_documented_reasons() {
                 assert!(![conv.clone(), transposed.clone(), empty.clone()].iter().any(rejects));
                 continue;
             }
-            "winograd" | "channel-gemm" => {
+            "winograd" | "channel-gemm" | "pixel-gemm" => {
                 assert!(![&conv, &transposed].into_iter().any(rejects));
                 assert!(rejects(&empty), "{combination} takes an empty output");
                 continue;

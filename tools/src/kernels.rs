@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke::Isa;
 use convoke_kernels::{
     Real, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
-    spatial_kernels, two_row_kernels, winograd_kernels,
+    pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
 };
 
 use crate::peak;
@@ -24,6 +24,8 @@ pub enum Op {
     ChannelGemm,
     /// A GEMM for two rows of pixels, vectors along output channels.
     TwoRowGemm,
+    /// A GEMM for pixels anywhere in X, vectors along output channels.
+    PixelGemm,
     /// Direct sums, vectors along output rows.
     Dw,
     /// Direct sums, vectors along groups.
@@ -34,7 +36,8 @@ pub enum Op {
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Gemm, Self::ChannelGemm, Self::TwoRowGemm, Self::Dw, Self::Dwt, Self::Group];
+    pub const ALL: [Self; 7] =
+        [Self::Gemm, Self::ChannelGemm, Self::TwoRowGemm, Self::PixelGemm, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
@@ -42,6 +45,7 @@ impl Op {
             Self::Gemm => "output positions",
             Self::ChannelGemm => "output channels",
             Self::TwoRowGemm => "output channels, two rows",
+            Self::PixelGemm => "output channels, any pixels",
             Self::Dw => "output rows, direct",
             Self::Dwt => "groups, direct",
             Self::Group => "output positions, direct",
@@ -53,6 +57,7 @@ impl Op {
     pub fn module(self) -> &'static str {
         match self {
             Self::Gemm | Self::ChannelGemm | Self::TwoRowGemm => "gemm",
+            Self::PixelGemm => "pixel",
             Self::Dw | Self::Dwt => "depthwise",
             Self::Group => "grouped",
         }
@@ -65,6 +70,7 @@ impl Op {
             Self::Gemm => "gemm",
             Self::ChannelGemm => "channel_gemm",
             Self::TwoRowGemm => "two_row_gemm",
+            Self::PixelGemm => "pixel_gemm",
             Self::Dw => "dw",
             Self::Dwt => "dwt",
             Self::Group => "group",
@@ -126,6 +132,10 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
         let rate = measure.map(|duration| peak::channel(k, duration));
         tile(k.name(), if k.rows() == 1 { Op::ChannelGemm } else { Op::TwoRowGemm }, (k.mr(), k.nr()), rate)
     });
+    let pixel = pixel_kernels::<T>(isa).iter().map(|k| {
+        let rate = measure.map(|duration| peak::pixel(k, duration));
+        tile(k.name(), Op::PixelGemm, (k.mr(), k.nr()), rate)
+    });
     let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
         let along_rows = kernels.rows().iter().chain(kernels.narrow()).map(|k| (k, Op::Dw));
         along_rows.chain(kernels.channels().iter().map(|k| (k, Op::Dwt)))
@@ -138,7 +148,7 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
         let rate = measure.map(|duration| peak::grouped(k, duration));
         tile(k.name(), Op::Group, (k.mr(), k.nr()), rate)
     });
-    spatial.chain(channel).chain(direct).chain(grouped).collect()
+    spatial.chain(channel).chain(pixel).chain(direct).chain(grouped).collect()
 }
 
 /// The names of an ISA's Winograd transforms, without the prefix up to `winograd_`.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use convoke::{DType, Isa};
 use convoke_kernels::{
     ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
-    FlatInput, FlatTaps, GroupedKernel, Prefetch, Real, Residual, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
+    FlatInput, FlatTaps, GroupedKernel, PixelKernel, PixelTaps, Pixels, Prefetch, Real, Residual, RowOffsets,
+    SpatialKernel, TapTable, spatial_kernels,
 };
 
 use crate::data::Random;
@@ -71,6 +72,13 @@ pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
     rate(operands.flops(), duration, || operands.call_channel(kernel))
 }
 
+/// GFLOP/s of one kernel for pixels anywhere in X, from the L1 cache: one tap of many channels.
+#[must_use]
+pub fn pixel<T: Real>(kernel: &PixelKernel<T>, duration: Duration) -> f64 {
+    let mut operands = OnePixelTap::new(kernel);
+    rate(operands.flops(), duration, || operands.call(kernel))
+}
+
 /// Operands of a GEMM kernel that fit the L1 cache together.
 #[derive(Debug)]
 pub struct GemmOperands<T> {
@@ -122,6 +130,46 @@ impl<T: Real> GemmOperands<T> {
     pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
         let offsets = self.offsets.rows(0..self.offsets.len()).with_pitch(kernel.mr() / kernel.rows());
         kernel.partial(&self.rows, offsets, &self.panel, Prefetch::NONE, &mut self.tile, false);
+    }
+}
+
+/// Operands of a kernel for pixels anywhere in X that fit the L1 cache together: one tap of many channels.
+#[derive(Debug)]
+pub struct OnePixelTap<T> {
+    x: Vec<T>,
+    w: Vec<T>,
+    /// The number of the tap, and the pixels' places.
+    table: Vec<u32>,
+    tile: Vec<T>,
+    channels: usize,
+}
+
+impl<T: Real> OnePixelTap<T> {
+    /// Operands for a kernel. Pixels of a tile follow one another.
+    #[must_use]
+    pub fn new(kernel: &PixelKernel<T>) -> Self {
+        let (mr, nr) = (kernel.mr(), kernel.nr());
+        let channels = STREAMED_BYTES / ((mr + nr) * size_of::<T>());
+        Self {
+            x: values(mr * channels),
+            w: values(channels * nr),
+            table: [0].into_iter().chain((0..mr).map(|i| (i * channels) as u32)).collect(),
+            tile: vec![T::ZERO; mr * nr],
+            channels,
+        }
+    }
+
+    /// Operations of a call.
+    #[must_use]
+    pub fn flops(&self) -> usize {
+        2 * self.channels * self.tile.len()
+    }
+
+    /// Calls the kernel that the operands are for.
+    pub fn call(&mut self, kernel: &PixelKernel<T>) {
+        let taps = PixelTaps::new(&self.table, 1, kernel.mr());
+        let x = Pixels { x: &self.x, zeros: &[], channels: self.channels, taps };
+        kernel.partial(&x, &self.w, &mut self.tile, false);
     }
 }
 

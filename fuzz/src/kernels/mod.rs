@@ -12,17 +12,20 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    ChannelKernel, Column, Dest, Epilogue, Isa, Prefetch, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
-    activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
+    ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelTaps, Pixels, Prefetch, Real, Residual, RowOffsets,
+    RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_kernels, spatial_kernels, transpose,
+    two_row_kernels,
 };
 
 use crate::with_bytes;
 
 /// The files of the kernels' public calls. Their checks refuse a call by a panic.
-const CHECKS: [&str; 7] = [
+const CHECKS: [&str; 9] = [
     "depthwise.rs",
     "grouped.rs",
+    "pixel.rs",
     "stream.rs",
+    "transpose.rs",
     "ukernel.rs",
     "depthwise_transposed.rs",
     "interleave.rs",
@@ -52,7 +55,7 @@ pub fn check(data: &[u8]) {
     with_bytes(data, |u| {
         let isas: Vec<_> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
         let isa = *u.choose(&isas)?;
-        let call = AssertUnwindSafe(|| match u.int_in_range(0..=7)? {
+        let call = AssertUnwindSafe(|| match u.int_in_range(0..=9)? {
             0 => streams::<f32>(u, isa),
             1 => streams::<f16>(u, isa),
             2 => streams::<bf16>(u, isa),
@@ -60,6 +63,8 @@ pub fn check(data: &[u8]) {
             4 => tiles::<f64>(u, isa),
             5 => without_gemm::<f32>(u, isa),
             6 => without_gemm::<f64>(u, isa),
+            7 => pixels::<f32>(u, isa),
+            8 => pixels::<f64>(u, isa),
             _ => streams::<f64>(u, isa),
         });
         catch_unwind(call).unwrap_or(Ok(()))
@@ -200,6 +205,61 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
             kernel.finish(&x, koff, &w, Prefetch::NONE, &mut tile, accumulate, &mut y, ldy, channels, &epilogue);
         }
     }
+    Ok(())
+}
+
+fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
+    if u.ratio(1, 4)? {
+        let (size, src_ld, dst_ld) = ((u.int_in_range(0..=40)?, u.int_in_range(0..=40)?), len(u)?, len(u)?);
+        let end = |count: usize, ld: usize, len: usize| count.saturating_sub(1) * ld + len;
+        let (src, mut dst) = (near::<T>(u, end(size.0, src_ld, size.1))?, near(u, end(size.1, dst_ld, size.0))?);
+        transpose(isa, size, (&src, src_ld), (&mut dst, dst_ld));
+        return Ok(());
+    }
+    let kernel = u.choose(pixel_kernels::<T>(isa))?;
+    let (mr, nr) = (kernel.mr(), kernel.nr());
+    let (tiles, taps, depth) = (u.int_in_range(0..=3)?, u.int_in_range(0..=5)?, u.int_in_range(0..=20)?);
+    let mut entries = Vec::new();
+    for _ in 0..tiles * taps {
+        entries.push(u.int_in_range(0..=5)?);
+        for _ in 0..mr {
+            let place = u.int_in_range(0..=200)?;
+            entries.push(if u.ratio(1, 4)? { PixelTaps::ZEROS + place } else { place });
+        }
+    }
+    // A table that ends within a tap, and a claim that cannot be.
+    entries.truncate(entries.len() - usize::from(u.ratio(1, 32)?).min(entries.len()));
+    let claimed = if u.ratio(1, 32)? { u.arbitrary()? } else { tiles };
+    let taps = if u.arbitrary()? {
+        PixelTaps::new(&entries, claimed, mr)
+    } else {
+        let shift = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=30)? };
+        PixelTaps::shifted(&entries, claimed, mr, shift)
+    };
+    let (x, zeros, w) = (near(u, 200 + depth)?, near(u, depth)?, near(u, 6 * depth * nr)?);
+    let x = Pixels { x: &x, zeros: &zeros, channels: depth, taps };
+    let (mut tile, accumulate) = (near(u, tiles * mr * nr)?, u.arbitrary()?);
+    if u.arbitrary()? {
+        kernel.partial(&x, &w, &mut tile, accumulate);
+        return Ok(());
+    }
+    let (channels, ld, residual_ld) = (u.int_in_range(0..=nr + 1)?, u.int_in_range(0..=130)?, u.int_in_range(0..=130)?);
+    if u.arbitrary()? {
+        let end = channels.saturating_sub(1) * ld + tiles * mr;
+        let (bias, residual, mut y) = (near(u, channels)?, near(u, end)?, near(u, end)?);
+        let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
+        let epilogue = Epilogue { bias: &bias, residual, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        let y = &mut Dest::from_slice(&mut y);
+        kernel.finish_planes(&x, &w, &mut tile, accumulate, y, ld, channels, &epilogue);
+        return Ok(());
+    }
+    let end = |ld: usize| (tiles * mr).saturating_sub(1) * ld + channels;
+    let (bias, residual, mut y) = (near(u, channels)?, near(u, end(residual_ld))?, near(u, end(ld))?);
+    let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
+    let activation = if u.arbitrary()? { Activation::IDENTITY } else { Activation::LeakyRelu(T::ONE) };
+    let activation = activation_kernel(isa, activation);
+    let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld, activation };
+    kernel.finish(&x, &w, &mut tile, accumulate, &mut Dest::from_slice(&mut y), ld, channels, &epilogue);
     Ok(())
 }
 

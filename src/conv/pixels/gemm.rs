@@ -177,13 +177,12 @@ impl<T: Element> PixelGemm<T> {
         let panel = &weights.of_group(store.io.weights, group)[rows.start * k..][..nr * k];
         let channels = group * weights.rows + rows.start..group * weights.rows + rows.end;
         let kernels = self.blocking.kernels[usize::from(!is_narrow)];
-        let joined = self.blocking.tiling.taps_of_call();
         chunk.for_each_group(self.blocking.group, |tiles| {
             let kernel = &kernels[tiles.pixels - 1];
             let place = chunk.place(&tiles, channels.clone());
             for block in weights.k.iter() {
                 let x = chunk.x.get(block.start + tiles.offset..).unwrap_or(&[]);
-                let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * joined, taps: tiles.taps };
+                let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * chunk.joined, taps: tiles.taps };
                 let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
                 if block.end < weights.channels {
                     kernel.partial(&x, w, scratch.sums, accumulate);

@@ -82,7 +82,9 @@ impl PixelSource {
         match self {
             Self::InPlace { is_joined } => {
                 let x = T::as_acc(io.x).unwrap_or(&[]);
-                let places = RowPlaces { window, row: width * pixel, pixel, is_joined: *is_joined };
+                // Pixels of a wider tensor are no neighbours. The weights are the same for taps one by one.
+                let is_joined = *is_joined && pixel == geometry.in_channels;
+                let places = RowPlaces { window, row: width * pixel, pixel, is_joined };
                 (x.get(channel..).unwrap_or(&[]), places)
             }
             Self::Copy(layout) => {

@@ -75,7 +75,8 @@ const MOST_REACH: usize = isize::MAX as usize >> 3;
 /// Whether the places of an axis can be computed.
 fn is_in_reach(axis: &Axis) -> bool {
     let reaches = [
-        axis.kernel.checked_mul(axis.dilation),
+        // The last tap reaches furthest.
+        axis.kernel.saturating_sub(1).checked_mul(axis.dilation),
         axis.output.checked_mul(axis.stride),
         axis.input.checked_mul(axis.stride),
         axis.pad_begin.checked_add(axis.output),

@@ -111,6 +111,8 @@ pub(super) struct PixelChunk<'a, A> {
     /// From the first channel of a task on.
     pub(super) x: &'a [A],
     pub(super) zeros: &'a [A],
+    /// Taps of the kernel that are one tap of the tables.
+    pub(super) joined: usize,
     /// For each tile a table, of as many taps as `counts` says.
     table: &'a [u32],
     counts: &'a [u32],
@@ -202,7 +204,7 @@ impl PixelTiling {
         let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * size_of::<T::Acc>()) as f64
             + (self.entries * size_of::<u32>()) as f64;
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes) as f64;
-        let tiles = (outputs / self.pixels as f64).ceil() as usize;
+        let tiles = (geometry.batch * geometry.output_spatial()).max(1).div_ceil(self.pixels);
         let of_thread = if threads == 1 { tiles } else { (tiles * needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
@@ -280,8 +282,9 @@ impl PixelTiling {
         let window = self.source.window(geometry, &tiles.phase, &tiles.pixels_of(&range), outer);
         let (x, places) = self.source.read(isa, io, geometry, (channels, window), (copy, widened));
         let shift = tiles.phase.last().advance * places.pixel;
+        let joined = if places.is_joined { self.taps_of_call() } else { 1 };
         write_tables(geometry, tiles, places, &range, (table, counts));
-        PixelChunk { geometry, tiles, range, x, zeros, table, counts, shift }
+        PixelChunk { geometry, tiles, range, x, zeros, joined, table, counts, shift }
     }
 
     /// Calls `patch` for the part of Y of a chunk and some channels.

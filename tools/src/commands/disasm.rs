@@ -384,17 +384,18 @@ impl Name {
 
     /// The size of a GEMM tile, MR x NR, with the number of its accumulators.
     fn tile(&self) -> Option<LoopTile> {
-        let (dtype, kernel) = self.path.split_once("::gemm::")?;
+        let (dtype, kernel) = self.path.split_once("::gemm::").or_else(|| self.path.split_once("::pixel::"))?;
         let (kind, sizes) = kernel.strip_prefix(dtype)?.strip_prefix('_')?.rsplit_once('_')?;
-        let (is_spatial, rows) = match kind {
+        let (is_mr_first, rows) = match kind {
             "gemm" => (true, 1),
             "channel_gemm" => (false, 1),
             "two_row_gemm" => (false, 2),
+            "pixel_gemm" => (true, 1),
             _ => return None,
         };
         let (first, second) = sizes.split_once('x')?;
         let (first, second) = (first.parse::<usize>().ok()?, second.parse::<usize>().ok()?);
-        let (mr, nr) = if is_spatial { (first, second) } else { (second, first) };
+        let (mr, nr) = if is_mr_first { (first, second) } else { (second, first) };
         let group = format!("{dtype} {kind}");
         Some(LoopTile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(register_lanes(self.isa, dtype)) })
     }
@@ -671,7 +672,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     }
     paths.extend(["gather", "scatter"].map(|pass| format!("depthwise::{pass}")));
     paths.extend((isa == Isa::Avx512).then(|| String::from("depthwise::threes")));
-    paths.extend(["activate", "interleave", "sum", "deinterleave"].map(|pass| format!("passes::{pass}")));
+    paths.extend(["activate", "transpose", "interleave", "sum", "deinterleave"].map(|pass| format!("passes::{pass}")));
     // These are the same on every ISA.
     for kernel in winograd_kernels::<T>(Isa::Portable) {
         let (down, along) = (kernel.down(), kernel.along());
@@ -705,6 +706,7 @@ mod tests {
         assert_eq!(name(&format!("{tile} (.llvm.4636524461619941761)")), expected);
         let x86 = |kernel: &str| name(&format!("convoke_kernels::x86_64::avx512::of_f64::{kernel}")).unwrap().1;
         assert_eq!(x86("gemm::two_row_gemm::<4, 2>"), "f64::gemm::f64_two_row_gemm_16x8");
+        assert_eq!(x86("pixel::pixel_gemm::<14, 2>"), "f64::pixel::f64_pixel_gemm_14x16");
         assert_eq!(x86("narrow::dw_direct::<3>"), "f64::depthwise::f64_dw_3x4_direct");
         assert_eq!(x86("depthwise::dwt::<3>"), "f64::depthwise::f64_dwt_8x3");
         assert_eq!(x86("winograd::split::<6, 4>"), "f64::winograd::split::<6, 4>");
@@ -733,6 +735,7 @@ mod tests {
         assert_eq!(sizes(Isa::Avx512, "f64::gemm::f64_channel_gemm_16x14"), Some((14, 16, 28)));
         assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_two_row_gemm_32x8"), Some((8, 32, 16)));
         assert_eq!(sizes(Isa::Avx2, "f32::gemm::f32_gemm_6x16"), Some((6, 16, 12)));
+        assert_eq!(sizes(Isa::Avx2, "f32::pixel::f32_pixel_gemm_6x16"), Some((6, 16, 12)));
         assert_eq!(sizes(Isa::Neon, "f64::gemm::f64_gemm_6x8"), Some((6, 8, 24)));
         assert_eq!(sizes(Isa::Avx2, "f32::depthwise::f32_dw_6x8"), None);
     }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{Verdict, load_at_start, retain_named, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
-use crate::options::{BAD, Choice, DTypeName, Team, parse_seconds, parse_threads, with_element};
+use crate::options::{BAD, Choice, DTypeName, LayoutName, Team, parse_seconds, parse_threads, with_element};
 use crate::output::text::{Column, Rows, Table, line_width, seconds, show, show_json, wrapped};
 use crate::session::{Failure, ensure_fits, geometry_text};
 
@@ -51,6 +51,9 @@ pub(crate) struct RegretArgs {
     /// Element type
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
     dtype: DTypeName,
+    /// How X and Y lie in memory
+    #[arg(long, value_enum, default_value_t)]
+    layout: LayoutName,
     /// Seconds to spend on each layer
     #[arg(long, default_value = "0.3", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
@@ -169,7 +172,8 @@ impl RegretArgs {
     }
 
     fn layer<T: Scalar>(&self, planner: &Planner, layer: &Layer, team: &Team) -> Result<RegretRecord> {
-        let pick = planner.plan::<T>(layer.operator(), &layer.x)?;
+        let operator = layer.operator().layouts(self.layout.into(), self.layout.into());
+        let pick = planner.plan::<T>(operator.clone(), &layer.x)?;
         let operands = Operands::<T>::new(pick.geometry());
         let most = pick.explain().cost() * self.within;
         let others: Vec<Algorithm> = pick
@@ -185,7 +189,7 @@ impl RegretArgs {
         for algorithm in others {
             // Some take a layer only if the planner has left out taps that see only padding, and
             // cannot be forced.
-            if let Ok(plan) = planner.clone().algorithm(algorithm).plan::<T>(layer.operator(), &layer.x) {
+            if let Ok(plan) = planner.clone().algorithm(algorithm).plan::<T>(operator.clone(), &layer.x) {
                 contenders.push(Contender::new(plan, &operands)?);
             }
         }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convoke::Workspace;
+use convoke::{Isa, Layout, Workspace};
+use convoke_kernels::transpose;
 use convoke_tools::data::tensor;
 use convoke_tools::files;
 use convoke_tools::shapes::{Layer, flops, parse_op};
@@ -42,8 +43,9 @@ use crate::session::ensure_fits;
 ///   out      a file to write the output to, in the form of x.bin; may be null
 ///
 /// The answer: {"min": SECONDS, "median": SECONDS, "reps": COUNT}, or {"error": "TEXT"} for a
-/// request that cannot be met. Planning and packing of the weights are outside the timed part;
-/// input and output are plain NCHW.
+/// request that cannot be met. Planning and packing of the weights are outside the timed part.
+/// Files are plain NCHW. With `--layout channels-last` the layer's input and output have their
+/// channels last, and are converted from and to the files outside of the timed part, too.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct WorkerArgs {
@@ -169,16 +171,14 @@ impl Worker {
         let duration = Duration::try_from_secs_f64(request.secs).context("secs")?;
 
         let layer = request.row.layer()?;
-        let plan = self
-            .choice
-            .planner()?
-            .threads(request.threads)
-            .plan::<f32>(self.choice.operator(layer.operator()), &layer.x)?;
+        let operator = self.choice.operator(layer.operator());
+        let plan = self.choice.planner()?.threads(request.threads).plan::<f32>(operator, &layer.x)?;
         ensure_fits(&plan)?;
         let geometry = plan.geometry();
         let shape = geometry.output_shape();
         ensure!(shape == request.row.y, "y: the output's shape is {shape:?}, not {:?}", request.row.y);
-        let x = tensor(read(&request.dir, "x.bin", geometry.input_len())?);
+        let x = read(&request.dir, "x.bin", geometry.input_len())?;
+        let x = tensor(with_layout(x, geometry.x_layout, geometry.in_channels, geometry.input_spatial()));
         let w = read(&request.dir, "w.bin", geometry.weight_len())?;
         let b = read(&request.dir, "b.bin", geometry.out_channels)?;
 
@@ -196,11 +196,26 @@ impl Worker {
             })
         })?;
         if let Some(path) = &request.out {
+            // The way back exchanges channels and positions.
+            let y = with_layout(y.to_vec(), geometry.y_layout, geometry.output_spatial(), geometry.out_channels);
             let bytes: Vec<u8> = y.iter().flat_map(|v| v.to_le_bytes()).collect();
             fs::write(path, bytes).with_context(|| path.display().to_string())?;
         }
         Ok(timing)
     }
+}
+
+/// The images of a tensor with `channels` rows of `positions` elements, in a layout.
+fn with_layout(x: Vec<f32>, layout: Layout, channels: usize, positions: usize) -> Vec<f32> {
+    if layout == Layout::ChannelsFirst {
+        return x;
+    }
+    let mut last = vec![0.0; x.len()];
+    let len = (channels * positions).max(1);
+    for (image, last) in x.chunks_exact(len).zip(last.chunks_exact_mut(len)) {
+        transpose(Isa::detect(), (channels, positions), (image, positions), (last, channels));
+    }
+    last
 }
 
 /// Reads a file of `len` little-endian floats.
@@ -216,6 +231,7 @@ fn read(dir: &Path, file: &str, len: usize) -> Result<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::LayoutName;
     use convoke::reference;
     use convoke_tools::data::Operands;
 
@@ -227,7 +243,7 @@ mod tests {
         fs::write(path, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     }
 
-    /// A layer, written as a request, and its expected output.
+    /// A layer, written as a request, and its expected output, both with channels first.
     fn request(dir: &Path, threads: usize) -> (serde_json::Value, Vec<f64>) {
         let row = serde_json::json!({
             "name": "t", "op": "ConvTranspose", "x": [2, 3, 5], "w": [3, 4, 3], "y": [2, 4, 10], "strides": [2],
@@ -247,8 +263,18 @@ mod tests {
 
     #[test]
     fn round_trip() {
+        round_trip_with(worker());
+    }
+
+    /// Files have their channels first in any case.
+    #[test]
+    fn round_trip_with_channels_last() {
+        let choice = Choice { layout: LayoutName::ChannelsLast, ..Choice::default() };
+        round_trip_with(Worker { choice, ..worker() });
+    }
+
+    fn round_trip_with(mut worker: Worker) {
         let dir = tempfile::tempdir().unwrap();
-        let mut worker = worker();
         for threads in [1, 2, 2] {
             let (request, expected) = request(dir.path(), threads);
             let timing = worker.answer(&request.to_string()).unwrap();

@@ -4,6 +4,8 @@
 //!   register more: 14x2 (MR x NRV) takes 31, 9x3 31, 6x4 29, 4x6 29, 3x8 28 and 2x12 27. A tile of
 //!   `group` takes as many. The masks of its columns are in mask registers. There are 7 of these, so
 //!   that NRV is at most 7.
+//! * A tile of `pixel_gemm` takes as many vectors. Its MR pixels have an address each: 14 of these, the
+//!   weights' address and the counter leave no general register.
 //! * A depthwise tile takes R sums, the N weights of a column, one row, bias and bounds: 14 rows and 7
 //!   taps take 25. With stride 2 it takes R <= 8 sums, the weights of two columns, two vectors before
 //!   and after their split, and the permutations: 24 with 5 taps. With fewer than 8 sums, multiply-adds
