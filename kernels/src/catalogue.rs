@@ -10,7 +10,7 @@ use crate::isa::Code;
 use crate::pixel::PixelKernel;
 use crate::pixel_depthwise::DepthwisePixelKernel;
 use crate::real::ByType;
-use crate::transpose::TransposeFn;
+use crate::transpose::{TransposeFn, transpose_by};
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
@@ -115,10 +115,15 @@ pub fn pixel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [PixelKe
     pixel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
 }
 
-/// The code that transposes, of an ISA or of the portable tier if the CPU or the build lacks the ISA.
-pub(crate) fn transpose_code<T: Real>(isa: Isa) -> TransposeFn<T> {
+/// `dst[j * dst_ld + i] = src[i * src_ld + j]` for `rows` rows of `columns` elements, by the code of an ISA, or of
+/// the portable tier if the CPU or the build lacks the ISA.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn transpose<T: Real>(isa: Isa, size: (usize, usize), src: (&[T], usize), dst: (&mut [T], usize)) {
     let available = if isa.is_available() { isa } else { Isa::Portable };
-    kernels::<T>(available).expect("the build has the ISAs that are available").transpose.on_this_cpu()
+    let kernels = kernels::<T>(available).expect("the build has the ISAs that are available");
+    transpose_by(kernels.transpose.on_this_cpu(), size, src, dst);
 }
 
 /// An activation by the code of an ISA, or of the portable tier if the CPU or the build lacks the ISA.

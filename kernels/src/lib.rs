@@ -50,7 +50,7 @@ mod x86_64;
 
 pub use catalogue::{
     activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
-    interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+    interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose, two_row_kernels, winograd_kernels,
 };
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, TapTable,
@@ -64,7 +64,6 @@ pub use isa::Isa;
 pub use pixel::{PixelEpilogue, PixelKernel, PixelTaps, Pixels};
 pub use pixel_depthwise::DepthwisePixelKernel;
 pub use real::Real;
-pub use transpose::transpose;
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;
 pub use ukernel::{

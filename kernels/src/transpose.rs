@@ -1,7 +1,6 @@
 //! The transposition of a matrix: raw arguments, and the safe call.
 
-use crate::catalogue::transpose_code;
-use crate::{Isa, Real};
+use crate::Real;
 
 /// Raw arguments of the pass.
 ///
@@ -19,12 +18,12 @@ pub(crate) struct TransposeArgs<T> {
 /// The code for one ISA and type.
 pub(crate) type TransposeFn<T> = unsafe fn(&TransposeArgs<T>);
 
-/// `dst[j * dst_ld + i] = src[i * src_ld + j]` for `rows` rows of `columns` elements.
+/// `dst[j * dst_ld + i] = src[i * src_ld + j]` for `rows` rows of `columns` elements, by code for this CPU.
 ///
 /// # Panics
 /// If a slice is too short.
-pub fn transpose<T: Real>(
-    isa: Isa,
+pub(crate) fn transpose_by<T: Real>(
+    code: TransposeFn<T>,
     (rows, columns): (usize, usize),
     (src, src_ld): (&[T], usize),
     (dst, dst_ld): (&mut [T], usize),
@@ -38,5 +37,5 @@ pub fn transpose<T: Real>(
     let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
     // SAFETY: the assertions cover the memory that TransposeArgs asks for; a shared and an exclusive borrow do
     // not overlap.
-    unsafe { (transpose_code::<T>(isa))(&TransposeArgs { rows, columns, src, src_ld, dst, dst_ld }) };
+    unsafe { code(&TransposeArgs { rows, columns, src, src_ld, dst, dst_ld }) };
 }
