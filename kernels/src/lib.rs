@@ -62,7 +62,7 @@ pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
 pub use interleave::InterleaveKernel;
 pub use isa::Isa;
-pub use pixel::{PixelEpilogue, PixelKernel, PixelTaps, Pixels};
+pub use pixel::{PixelEpilogue, PixelInput, PixelKernel, PixelTaps};
 pub use pixel_depthwise::DepthwisePixelKernel;
 pub use real::Real;
 /// Where gathered positions go.

@@ -83,7 +83,7 @@ impl<'a> PixelTaps<'a> {
 
 /// The operand X of a tile.
 #[derive(Debug, Clone, Copy)]
-pub struct Pixels<'a, T> {
+pub struct PixelInput<'a, T> {
     /// The first channel of the block. A place is an index into it.
     pub x: &'a [T],
     /// At least as many zeros as the block has channels.
@@ -150,7 +150,7 @@ pub(crate) enum PixelOutput<T> {
 /// Where the sums of a tile of pixels go, if their channels are neighbours.
 ///
 /// Memory: `bias` is readable for `channels` elements. For each pixel i of all tiles, `y + i * ld` is
-/// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. Pixels of
+/// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. PixelInput of
 /// Y do not overlap.
 pub(crate) struct PixelStore<T> {
     pub(crate) y: *mut T,
@@ -174,7 +174,7 @@ impl<T: Real> PixelKernel<T> {
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool) {
+    pub fn partial(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool) {
         self.call(x, w, tile, accumulate, PixelOutput::Tiles);
     }
 
@@ -186,7 +186,7 @@ impl<T: Real> PixelKernel<T> {
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
     pub fn finish(
         &self,
-        x: &Pixels<'_, T>,
+        x: &PixelInput<'_, T>,
         w: &[T],
         tile: &mut [T],
         accumulate: bool,
@@ -215,7 +215,7 @@ impl<T: Real> PixelKernel<T> {
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
     pub fn finish_planes(
         &self,
-        x: &Pixels<'_, T>,
+        x: &PixelInput<'_, T>,
         w: &[T],
         tile: &mut [T],
         accumulate: bool,
@@ -232,8 +232,8 @@ impl<T: Real> PixelKernel<T> {
 
     // A call of its own would cost as much as a step of a few k.
     #[inline(always)]
-    fn call(&self, x: &Pixels<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
-        let Pixels { x, zeros, channels, taps } = *x;
+    fn call(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
+        let PixelInput { x, zeros, channels, taps } = *x;
         assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
         assert!(
             taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),

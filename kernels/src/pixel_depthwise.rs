@@ -2,7 +2,7 @@
 
 use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::pixel::{PixelEpilogue, PixelStore, Pixels};
+use crate::pixel::{PixelEpilogue, PixelInput, PixelStore};
 use crate::simd::Simd;
 use crate::ukernel::common_getters;
 use crate::{Isa, Real};
@@ -66,8 +66,8 @@ impl<T: Real> DepthwisePixelKernel<T> {
     ///
     /// # Panics
     /// If a slice is too short, the table is for tiles of another size, or pixels of Y overlap.
-    pub fn run(&self, x: &Pixels<'_, T>, w: &[T], y: &mut Dest<'_, T>, ld: usize, epilogue: &PixelEpilogue<'_, T>) {
-        let Pixels { x, zeros, channels, taps } = *x;
+    pub fn run(&self, x: &PixelInput<'_, T>, w: &[T], y: &mut Dest<'_, T>, ld: usize, epilogue: &PixelEpilogue<'_, T>) {
+        let PixelInput { x, zeros, channels, taps } = *x;
         let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
         let pixels = self.mr.saturating_mul(taps.tiles);
         let rows = taps.last.saturating_add(1);

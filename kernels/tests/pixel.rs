@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::{
-    Dest, Epilogue, Isa, PixelEpilogue, PixelKernel, PixelTaps, Pixels, Real, Residual, activation_kernel,
+    Dest, Epilogue, Isa, PixelEpilogue, PixelInput, PixelKernel, PixelTaps, Real, Residual, activation_kernel,
     pixel_kernels, transpose,
 };
 
@@ -16,7 +16,7 @@ use convoke_kernels::{
 const CHANNELS: [usize; 4] = [0, 1, 7, 130];
 /// Tiles of a call.
 const TILES: usize = 3;
-/// Pixels of X.
+/// PixelInput of X.
 const PLACES: usize = 19;
 
 fn on_every_isa(check: impl FnMut(Isa)) {
@@ -50,7 +50,7 @@ fn every_available_isa_has_kernels_of_all_types() {
 
 /// The operands of a call, and its sums.
 struct Case<T> {
-    /// Pixels with a distance of two elements more than they have channels. Between them are guards.
+    /// PixelInput with a distance of two elements more than they have channels. Between them are guards.
     x: Vec<T>,
     zeros: Vec<T>,
     w: Vec<T>,
@@ -96,10 +96,10 @@ impl<T: Real> Case<T> {
         Self { x, zeros: vec![T::ZERO; channels], w, channels, taps, table, sums }
     }
 
-    fn pixels(&self, kernel: &PixelKernel<T>) -> Pixels<'_, T> {
+    fn pixels(&self, kernel: &PixelKernel<T>) -> PixelInput<'_, T> {
         let taps = PixelTaps::new(&self.table, TILES, kernel.mr());
         assert_eq!((taps.len(), taps.is_empty()), (self.taps, self.taps == 0));
-        Pixels { x: &self.x, zeros: &self.zeros, channels: self.channels, taps }
+        PixelInput { x: &self.x, zeros: &self.zeros, channels: self.channels, taps }
     }
 
     fn assert_close(&self, got: T, want: f64, magnitude: f64, what: &str) {
@@ -244,7 +244,7 @@ fn tiles_do_not_depend_on_one_another() {
             kernel.partial(&case.pixels(kernel), &case.w, &mut together, false);
             let tables = case.table.chunks_exact(case.table.len() / TILES);
             for (table, tile) in tables.zip(each.chunks_exact_mut(size)) {
-                let x = Pixels { taps: PixelTaps::new(table, 1, kernel.mr()), ..case.pixels(kernel) };
+                let x = PixelInput { taps: PixelTaps::new(table, 1, kernel.mr()), ..case.pixels(kernel) };
                 kernel.partial(&x, &case.w, tile, false);
             }
             assert_eq!(together, each, "{kernel:?}");
@@ -264,7 +264,7 @@ fn tiles_with_one_table_read_x_further_on() {
             let operand = |x, tiles| {
                 let taps = PixelTaps::shifted(table, tiles, mr, shift);
                 assert_eq!(taps.len(), case.taps);
-                Pixels { x, zeros: &case.zeros, channels: case.channels, taps }
+                PixelInput { x, zeros: &case.zeros, channels: case.channels, taps }
             };
             let (mut together, mut each) = (vec![0.0; TILES * size], vec![0.0; TILES * size]);
             kernel.partial(&operand(&x, TILES), &case.w, &mut together, false);
@@ -289,7 +289,7 @@ fn nan_passes_the_clamp() {
             let (mr, nr) = (kernel.mr(), kernel.nr());
             let table = vec![0; 1 + mr];
             let taps = PixelTaps::new(&table, 1, mr);
-            let x = Pixels { x: &[f32::NAN], zeros: &[0.0], channels: 1, taps };
+            let x = PixelInput { x: &[f32::NAN], zeros: &[0.0], channels: 1, taps };
             let (w, bias, mut tile, mut y) = (vec![1.0; nr], vec![0.0; nr], vec![0.0; mr * nr], vec![0.0; mr * nr]);
             for channels in [nr, 1] {
                 let activation = activation_kernel(isa, Activation::Clamp(0.0, 6.0));
@@ -313,7 +313,7 @@ fn slices_too_short_are_refused() {
     let lengths = [20 + channels, channels, 3 * channels * nr, 2 * mr * nr, end, nr, end];
     let call = |lengths: [usize; 7]| {
         let [x, zeros, w, mut tile, mut y, bias, residual] = lengths.map(|len| vec![1.0; len]);
-        let x = Pixels { x: &x, zeros: &zeros, channels, taps: PixelTaps::new(&table, 2, mr) };
+        let x = PixelInput { x: &x, zeros: &zeros, channels, taps: PixelTaps::new(&table, 2, mr) };
         let (residual, activation) = (residual[..].into(), activation_kernel(Isa::Portable, Activation::IDENTITY));
         let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld: ld, activation };
         kernel.finish(&x, &w, &mut tile, true, &mut Dest::from_slice(&mut y), ld, nr, &epilogue);
@@ -344,7 +344,7 @@ fn slices_too_short_for_planes_are_refused() {
     let table = [0, 0, 2, 4].repeat(2);
     let end = (nr - 1) * ldy + 2 * mr;
     let call = |channels: usize, [y, bias, residual]: [usize; 3], ldy: usize| {
-        let x = Pixels { x: &[1.0; 6], zeros: &[], channels: 2, taps: PixelTaps::new(&table, 2, mr) };
+        let x = PixelInput { x: &[1.0; 6], zeros: &[], channels: 2, taps: PixelTaps::new(&table, 2, mr) };
         let [mut y, bias, residual] = [y, bias, residual].map(|len| vec![1.0; len]);
         let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: 0.0, hi: 1.0 };
         let (w, mut tile, dest) = (vec![1.0; 2 * nr], vec![0.0; 2 * mr * nr], &mut Dest::from_slice(&mut y));
@@ -370,7 +370,8 @@ fn calls_that_cannot_be_are_refused() {
     let (nr, bias) = (kernel.nr(), vec![0.0; kernel.nr()]);
     let refused = |why: &str, entries: &[u32], [tiles, pixels, depth]: [usize; 3], [ld, channels]: [usize; 2]| {
         let message = refusal(|| {
-            let x = Pixels { x: &[0.0; 99], zeros: &[], channels: depth, taps: PixelTaps::new(entries, tiles, pixels) };
+            let x =
+                PixelInput { x: &[0.0; 99], zeros: &[], channels: depth, taps: PixelTaps::new(entries, tiles, pixels) };
             let activation = activation_kernel(Isa::Portable, Activation::IDENTITY);
             let epilogue = PixelEpilogue { bias: &bias, residual: Residual::NONE, residual_ld: 0, activation };
             let (w, mut tile, mut y) = (vec![0.0; 99 * nr], vec![0.0; 2 * nr], vec![0.0; 2 * nr]);
@@ -395,7 +396,7 @@ fn calls_that_cannot_be_are_refused() {
     refused("the panel of W is too short", &[u32::MAX, 1, 2], [1, 2, 3], [nr, nr]);
     let far = refusal(|| {
         let taps = PixelTaps::shifted(&tap, HUGE, 2, HUGE);
-        let x = Pixels { x: &[0.0; 99], zeros: &[], channels: 3, taps };
+        let x = PixelInput { x: &[0.0; 99], zeros: &[], channels: 3, taps };
         kernel.partial(&x, &vec![0.0; 3 * nr], &mut vec![0.0; 2 * nr], false);
     });
     assert!(far.contains("a pixel ends beyond the slice of X"), "{far}");

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::{
-    DepthwisePixelKernel, Dest, Isa, PixelEpilogue, PixelTaps, Pixels, Real, Residual, activation_kernel,
+    DepthwisePixelKernel, Dest, Isa, PixelEpilogue, PixelInput, PixelTaps, Real, Residual, activation_kernel,
     pixel_depthwise_kernels,
 };
 
@@ -41,7 +41,7 @@ fn every_available_isa_has_all_heights() {
 
 /// Tiles of a table.
 const TILES: usize = 2;
-/// Pixels of X.
+/// PixelInput of X.
 const PIXELS: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,7 +71,7 @@ fn number(tap: usize, taps: usize) -> usize {
     2 * (taps - 1 - tap)
 }
 
-/// A table of [`TILES`] tiles of `mr` pixels. Pixels of X are `step` elements apart.
+/// A table of [`TILES`] tiles of `mr` pixels. PixelInput of X are `step` elements apart.
 fn table(mr: usize, taps: usize, step: usize) -> Vec<u32> {
     let place = |tap, pixel| source(tap, pixel).map_or(PixelTaps::ZEROS + tap as u32, |pixel| (pixel * step) as u32);
     let tile = |tile: usize| {
@@ -122,7 +122,7 @@ fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, layer: Layer) {
     }
 
     let entries = table(mr, taps, step);
-    let pixels = Pixels { x: &x, zeros: &zeros, channels, taps: PixelTaps::new(&entries, TILES, mr) };
+    let pixels = PixelInput { x: &x, zeros: &zeros, channels, taps: PixelTaps::new(&entries, TILES, mr) };
     let in_type = match activation {
         Activation::Clamp(lo, hi) => Activation::Clamp(T::from_f64(lo), T::from_f64(hi)),
         Activation::LeakyRelu(alpha) => Activation::LeakyRelu(T::from_f64(alpha)),
@@ -177,7 +177,7 @@ fn nan_and_infinities_pass() {
         for place in [0, PixelTaps::ZEROS] {
             let entries: Vec<u32> = [0].into_iter().chain((0..mr).map(|_| place)).collect();
             let taps = PixelTaps::new(&entries, 1, mr);
-            let pixels = Pixels { x: &x, zeros: &[T::ZERO; 3], channels, taps };
+            let pixels = PixelInput { x: &x, zeros: &[T::ZERO; 3], channels, taps };
             let activation = activation_kernel(kernel.isa(), Activation::Clamp(T::ZERO, T::from_f64(6.0)));
             let epilogue = PixelEpilogue { bias: &[T::ONE; 3], residual: Residual::NONE, residual_ld: 0, activation };
             let w = [T::ONE, T::ONE, T::INFINITY];
@@ -217,7 +217,7 @@ fn short_slices_are_refused() {
                 let mut y = y;
                 let entries = table(pixels, taps, channels);
                 let taps = PixelTaps::new(&entries, TILES, pixels);
-                let pixels = Pixels { x: &x, zeros: &zeros, channels, taps };
+                let pixels = PixelInput { x: &x, zeros: &zeros, channels, taps };
                 let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
                 let residual = residual.as_slice().into();
                 let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld, activation };
@@ -247,7 +247,7 @@ fn a_tap_number_is_no_place() {
         let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
         let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
         let mut y = vec![T::ZERO; kernel.mr()];
-        let pixels = Pixels { x: &x, zeros: &[], channels: 1, taps };
+        let pixels = PixelInput { x: &x, zeros: &[], channels: 1, taps };
         kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), 1, &epilogue);
         assert!(y.iter().all(|y| y.to_f64() == 2.0), "{kernel:?}: {y:?}");
     }
@@ -262,7 +262,7 @@ fn a_table_without_tiles_writes_nothing() {
         let activation = activation_kernel(kernel.isa(), Activation::Tanh);
         let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
         let mut y = [T::ZERO];
-        let pixels = Pixels { x: &[], zeros: &[], channels: 1, taps };
+        let pixels = PixelInput { x: &[], zeros: &[], channels: 1, taps };
         kernel.run(&pixels, &[], &mut Dest::from_slice(&mut y), 1, &epilogue);
         assert_eq!(y[0].to_f64(), 0.0, "{kernel:?}");
     }

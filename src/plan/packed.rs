@@ -9,9 +9,8 @@ use core::ops::Range;
 
 use convoke_kernels::Isa;
 
-use super::Method;
 use super::memory::PackedMemory;
-use crate::conv::contract::Recipe;
+use crate::conv::contract::{Lowering, Recipe};
 use crate::conv::layout::WeightLayout;
 use crate::element::{Element, all_finite};
 use crate::error::Error;
@@ -128,9 +127,12 @@ pub(crate) struct Packing<T: Element> {
 }
 
 impl<T: Element> Packing<T> {
-    /// Packs W by a method.
-    pub(super) fn new(method: &Method<T>, w: &[T], bias: Vec<T::Acc>) -> Result<Self, Error> {
-        let Method { format, lowering, .. } = method;
+    /// Packs W by a lowering, into its format.
+    pub(super) fn new(
+        (format, lowering): (&Format, &dyn Lowering<T>),
+        w: &[T],
+        bias: Vec<T::Acc>,
+    ) -> Result<Self, Error> {
         let len = format.len;
         let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.layer.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());

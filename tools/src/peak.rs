@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use convoke::{DType, Isa};
 use convoke_kernels::{
     ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
-    FlatInput, FlatTaps, GroupedKernel, PixelKernel, PixelTaps, Pixels, Prefetch, Real, Residual, RowOffsets,
+    FlatInput, FlatTaps, GroupedKernel, PixelInput, PixelKernel, PixelTaps, Prefetch, Real, Residual, RowOffsets,
     SpatialKernel, TapTable, spatial_kernels,
 };
 
@@ -145,7 +145,7 @@ pub struct OnePixelTap<T> {
 }
 
 impl<T: Real> OnePixelTap<T> {
-    /// Operands for a kernel. Pixels of a tile follow one another.
+    /// Operands for a kernel. PixelInput of a tile follow one another.
     #[must_use]
     pub fn new(kernel: &PixelKernel<T>) -> Self {
         let (mr, nr) = (kernel.mr(), kernel.nr());
@@ -168,7 +168,7 @@ impl<T: Real> OnePixelTap<T> {
     /// Calls the kernel that the operands are for.
     pub fn call(&mut self, kernel: &PixelKernel<T>) {
         let taps = PixelTaps::new(&self.table, 1, kernel.mr());
-        let x = Pixels { x: &self.x, zeros: &[], channels: self.channels, taps };
+        let x = PixelInput { x: &self.x, zeros: &[], channels: self.channels, taps };
         kernel.partial(&x, &self.w, &mut self.tile, false);
     }
 }

@@ -12,7 +12,7 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelTaps, Pixels, Prefetch, Real, Residual, RowOffsets,
+    ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelTaps, PixelInput, Prefetch, Real, Residual, RowOffsets,
     RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_kernels, spatial_kernels, transpose,
     two_row_kernels,
 };
@@ -237,7 +237,7 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         PixelTaps::shifted(&entries, claimed, mr, shift)
     };
     let (x, zeros, w) = (near(u, 200 + depth)?, near(u, depth)?, near(u, 6 * depth * nr)?);
-    let x = Pixels { x: &x, zeros: &zeros, channels: depth, taps };
+    let x = PixelInput { x: &x, zeros: &zeros, channels: depth, taps };
     let (mut tile, accumulate) = (near(u, tiles * mr * nr)?, u.arbitrary()?);
     if u.arbitrary()? {
         kernel.partial(&x, &w, &mut tile, accumulate);

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use convoke_kernels::catalogue::pixel_depthwise_kernels;
-use convoke_kernels::{DepthwisePixelKernel, Isa, Pixels};
+use convoke_kernels::{DepthwisePixelKernel, Isa, PixelInput};
 
 use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileNeeds};
 use crate::Geometry;
@@ -23,7 +23,7 @@ use crate::units::Count;
 const MOST_CHANNELS: usize = 128;
 
 /// The kernels, by pixels.
-type Kernels<A> = &'static [DepthwisePixelKernel<A>];
+type DepthwiseHeights<A> = &'static [DepthwisePixelKernel<A>];
 
 /// Whether each group has one channel of X and one of Y.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
@@ -101,11 +101,11 @@ impl DepthwiseBlocking {
         T::DIRECT && self.tiling.geometry.y_layout == crate::Layout::ChannelsLast
     }
 
-    fn work<A: convoke_kernels::Real>(&self, machine: &Machine, kernels: Kernels<A>) -> Work {
+    fn work<A: convoke_kernels::Real>(&self, machine: &Machine, kernels: DepthwiseHeights<A>) -> Work {
         let channels = self.channels.size();
         let lanes = kernels[0].lanes();
         let vectors = channels.div_ceil(lanes);
-        let of_tile = |phase: &super::tiling::PhaseTiles, pixels: usize| {
+        let of_tile = |phase: &super::tiling::TiledPhase, pixels: usize| {
             let taps = phase.phase.taps() as f64;
             let (sums, of_block) = ((pixels * vectors) as f64, kernels[0].nr() / lanes);
             // Each product loads X, and each tap its weights.
@@ -125,7 +125,7 @@ impl DepthwiseBlocking {
 struct DepthwisePixels<T: Element> {
     isa: Isa,
     finish: Finish<T::Acc>,
-    kernels: Kernels<T::Acc>,
+    kernels: DepthwiseHeights<T::Acc>,
     blocking: DepthwiseBlocking,
     chunk: ChunkScratch<T::Acc>,
     finished: Piece<T::Acc>,
@@ -146,7 +146,7 @@ impl<T: Element> DepthwisePixels<T> {
         let w = &store.io.weights[channels.start * taps..channels.end * taps];
         chunk.for_each_group(self.blocking.group, |tiles| {
             let x = chunk.x.get(tiles.offset..).unwrap_or(&[]);
-            let x = Pixels { x, zeros: chunk.zeros, channels: channels.len(), taps: tiles.taps };
+            let x = PixelInput { x, zeros: chunk.zeros, channels: channels.len(), taps: tiles.taps };
             let (kernel, place) = (&self.kernels[tiles.pixels - 1], chunk.place(&tiles, channels.clone()));
             store
                 .pixels(&place, channels.len(), (finished, rows), |y, ld, epilogue| kernel.run(&x, w, y, ld, epilogue));

@@ -5,9 +5,9 @@ use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::pixel_widths;
-use convoke_kernels::{Isa, PixelKernel, Pixels, Real};
+use convoke_kernels::{Isa, PixelInput, PixelKernel, Real};
 
-use super::tiling::{ChunkScratch, PhaseTiles, PixelChunk, PixelTiling, TileNeeds};
+use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileNeeds, TiledPhase};
 use crate::conv::channel_gemm::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
@@ -24,7 +24,7 @@ use crate::{Geometry, Layout, Op};
 const FEW_CHANNELS: usize = 16;
 
 /// The kernels for panels of one width, by pixels.
-type Kernels<T> = &'static [PixelKernel<T>];
+type PixelHeights<T> = &'static [PixelKernel<T>];
 
 /// How a layer is cut.
 struct PixelBlocking<A: Real> {
@@ -32,7 +32,7 @@ struct PixelBlocking<A: Real> {
     tiling: PixelTiling,
     split: GemmSplit,
     /// The kernels of a narrow panel, and of a wide one.
-    kernels: [Kernels<A>; 2],
+    kernels: [PixelHeights<A>; 2],
     /// Tiles that a call multiplies, at most, and those whose sums are kept in memory.
     group: usize,
     kept: usize,
@@ -98,7 +98,7 @@ impl<A: Real> PixelBlocking<A> {
         Ok(Self { weights, tiling, split, kernels, group, kept })
     }
 
-    /// Pixels of a tile, at most.
+    /// PixelInput of a tile, at most.
     fn most_pixels(&self) -> usize {
         self.kernels[0].len().min(self.kernels[1].len())
     }
@@ -115,11 +115,11 @@ impl<A: Real> PixelBlocking<A> {
     }
 
     /// The products of a tile of one group of channels.
-    fn tile_work(&self, machine: &Machine, phase: &PhaseTiles, pixels: usize) -> Work {
+    fn tile_work(&self, machine: &Machine, phase: &TiledPhase, pixels: usize) -> Work {
         let weights = &self.weights;
         let rest = weights.rows % weights.nr();
         let narrow = usize::from(rest > 0 && weights.panels.panel(rest).1);
-        let cycles = |kernels: Kernels<A>| {
+        let cycles = |kernels: PixelHeights<A>| {
             let kernel = &kernels[pixels - 1];
             // Places are read once for a tap, and not with each step.
             machine.tile_cycles(kernel.fmas(), kernel.loads() as f64 - 1.0)
@@ -182,7 +182,7 @@ impl<T: Element> PixelGemm<T> {
             let place = chunk.place(&tiles, channels.clone());
             for block in weights.k.iter() {
                 let x = chunk.x.get(block.start + tiles.offset..).unwrap_or(&[]);
-                let x = Pixels { x, zeros: chunk.zeros, channels: block.len() * chunk.joined, taps: tiles.taps };
+                let x = PixelInput { x, zeros: chunk.zeros, channels: block.len() * chunk.joined, taps: tiles.taps };
                 let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
                 if block.end < weights.channels {
                     kernel.partial(&x, w, scratch.sums, accumulate);

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use convoke_kernels::{Isa, Real, stream, transpose};
 
-use super::taps::{AxisWindow, InputWindow, PixelPhase, RowPlaces};
+use super::taps::{AxisWindow, PixelPhase, PixelWindow, RowPlaces};
 use crate::conv::contract::Io;
 use crate::element::Element;
 use crate::{Geometry, Layout};
@@ -60,9 +60,9 @@ impl PixelSource {
         phase: &PixelPhase,
         pixels: &Range<usize>,
         outer: &'a mut [AxisWindow],
-    ) -> InputWindow<'a> {
+    ) -> PixelWindow<'a> {
         match self {
-            Self::InPlace { .. } => InputWindow::whole(geometry, outer),
+            Self::InPlace { .. } => PixelWindow::whole(geometry, outer),
             Self::Copy(copy) => phase.window(geometry, pixels, copy.is_joined, outer),
         }
     }
@@ -74,7 +74,7 @@ impl PixelSource {
         isa: Isa,
         io: &Io<'a, T>,
         geometry: &Geometry,
-        (channels, window): (Range<usize>, InputWindow<'a>),
+        (channels, window): (Range<usize>, PixelWindow<'a>),
         (copy, widened): (&'a mut [T::Acc], &mut [T::Acc]),
     ) -> (&'a [T::Acc], RowPlaces<'a>) {
         let (width, pixel) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x.position);
@@ -82,7 +82,7 @@ impl PixelSource {
         match self {
             Self::InPlace { is_joined } => {
                 let x = T::as_acc(io.x).unwrap_or(&[]);
-                // Pixels of a wider tensor are no neighbours. The weights are the same for taps one by one.
+                // PixelInput of a wider tensor are no neighbours. The weights are the same for taps one by one.
                 let is_joined = *is_joined && pixel == geometry.in_channels;
                 let places = RowPlaces { window, row: width * pixel, pixel, is_joined };
                 (x.get(channel..).unwrap_or(&[]), places)

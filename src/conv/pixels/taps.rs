@@ -148,7 +148,7 @@ impl PixelPhase {
         pixels: &Range<usize>,
         is_joined: bool,
         outer: &'a mut [AxisWindow],
-    ) -> InputWindow<'a> {
+    ) -> PixelWindow<'a> {
         let (last, axis) = (self.last(), geometry.axes[geometry.axes.len() - 1]);
         let (mut first, mut end) = (pixels.start / last.count, (pixels.end - 1) / last.count);
         let outputs = match first == end {
@@ -174,7 +174,7 @@ impl PixelPhase {
             (first, end) = (before_first, before_end);
         }
         // What is left are images.
-        InputWindow { images: first..end + 1, outer, columns }
+        PixelWindow { images: first..end + 1, outer, columns }
     }
 }
 
@@ -183,13 +183,13 @@ pub(super) type AxisWindow = [usize; 2];
 
 /// A part of X: some inputs of each axis. Columns, the inputs of the last axis, may be padding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct InputWindow<'a> {
+pub(super) struct PixelWindow<'a> {
     images: Range<usize>,
     outer: &'a [AxisWindow],
     pub(super) columns: Range<isize>,
 }
 
-impl<'a> InputWindow<'a> {
+impl<'a> PixelWindow<'a> {
     /// All of X. `outer` has room for the axes before the last.
     pub(super) fn whole(geometry: &Geometry, outer: &'a mut [AxisWindow]) -> Self {
         for (window, axis) in outer.iter_mut().zip(&geometry.axes) {
@@ -224,7 +224,7 @@ impl<'a> InputWindow<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct RowPlaces<'a> {
     /// The rows that there are, and the columns of each.
-    pub(super) window: InputWindow<'a>,
+    pub(super) window: PixelWindow<'a>,
     /// Elements from one row to the next, and from one pixel to the next.
     pub(super) row: usize,
     pub(super) pixel: usize,

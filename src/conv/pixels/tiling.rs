@@ -25,18 +25,18 @@ const MOST_ENTRIES: usize = 1 << 16;
 /// The tiles of a phase: its pixels, in rows of tiles. If pixels of all rows are neighbours in Y, they are one
 /// row.
 #[derive(Debug, Clone)]
-pub(super) struct PhaseTiles {
+pub(super) struct TiledPhase {
     pub(super) phase: PixelPhase,
     /// Rows of tiles, of all images, and how each is cut into tiles.
     pub(super) rows: usize,
     pub(super) cut: RowPanels,
-    /// Pixels from one row of tiles to the next.
+    /// PixelInput from one row of tiles to the next.
     pub(super) pixels: usize,
     /// Tiles of a chunk.
     pub(super) chunk: usize,
 }
 
-impl PhaseTiles {
+impl TiledPhase {
     pub(super) fn tiles(&self) -> usize {
         self.rows * self.cut.count()
     }
@@ -71,7 +71,7 @@ impl PhaseTiles {
 
 /// What the kernels of a layer need of its tiles.
 pub(super) struct TileNeeds {
-    /// Pixels of a tile, at most.
+    /// PixelInput of a tile, at most.
     pub(super) pixels: usize,
     /// Channels of X that a task reads, at most.
     pub(super) channels: usize,
@@ -86,7 +86,7 @@ pub(super) struct PixelTiling {
     /// With the axes of a pointwise kernel merged.
     pub(super) geometry: Geometry,
     pub(super) source: PixelSource,
-    pub(super) phases: Vec<PhaseTiles>,
+    pub(super) phases: Vec<TiledPhase>,
     pixels: usize,
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     entries: usize,
@@ -106,7 +106,7 @@ pub(super) struct ChunkScratch<A> {
 /// A chunk of tiles with their operands.
 pub(super) struct PixelChunk<'a, A> {
     geometry: &'a Geometry,
-    pub(super) tiles: &'a PhaseTiles,
+    pub(super) tiles: &'a TiledPhase,
     range: Range<usize>,
     /// From the first channel of a task on.
     pub(super) x: &'a [A],
@@ -121,7 +121,7 @@ pub(super) struct PixelChunk<'a, A> {
 }
 
 /// Neighbouring tiles of a chunk with the same numbers of pixels and taps.
-pub(super) struct PixelTiles<'a> {
+pub(super) struct TileGroup<'a> {
     first: usize,
     count: usize,
     pub(super) pixels: usize,
@@ -175,7 +175,7 @@ impl PixelTiling {
         Ok(new)
     }
 
-    /// Pixels of the window of a chunk, at most.
+    /// PixelInput of the window of a chunk, at most.
     fn most_copied(&self, is_joined: bool) -> usize {
         let geometry = &self.geometry;
         let mut outer = alloc::vec![AxisWindow::default(); geometry.axes.len() - 1];
@@ -209,7 +209,7 @@ impl PixelTiling {
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
-    fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> PhaseTiles {
+    fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> TiledPhase {
         let geometry = &self.geometry;
         let rows = geometry.batch * phase.rows();
         let (rows, pixels) = match (phase.is_dense(), geometry.y_layout) {
@@ -221,7 +221,7 @@ impl PixelTiling {
         let tiles = rows * cut.count();
         // Chunks of equal numbers of tiles.
         let chunk = tiles.div_ceil(tiles.div_ceil(chunk).max(1)).max(1);
-        PhaseTiles { phase, rows, cut, pixels, chunk }
+        TiledPhase { phase, rows, cut, pixels, chunk }
     }
 
     /// Whether kernels store into Y.
@@ -231,17 +231,17 @@ impl PixelTiling {
     }
 
     pub(super) fn chunks(&self) -> usize {
-        self.phases.iter().map(PhaseTiles::chunks).sum()
+        self.phases.iter().map(TiledPhase::chunks).sum()
     }
 
     /// Taps of the kernel that are one tap of a call.
     pub(super) fn taps_of_call(&self) -> usize {
-        let last = |phase: &PhaseTiles| phase.phase.last().taps();
+        let last = |phase: &TiledPhase| phase.phase.last().taps();
         if self.source.is_joined() { self.phases.first().map_or(1, last) } else { 1 }
     }
 
     /// The phase of a chunk, and its tiles.
-    fn chunk(&self, mut index: usize) -> (&PhaseTiles, Range<usize>) {
+    fn chunk(&self, mut index: usize) -> (&TiledPhase, Range<usize>) {
         for phase in &self.phases {
             if index < phase.chunks() {
                 return (phase, phase.tiles_of(index));
@@ -314,7 +314,7 @@ impl PixelTiling {
     /// The work to copy what all chunks read, and to write their tables.
     pub(super) fn reading_work(&self, lanes: usize) -> Work {
         let copied = self.source.copy_len() as f64 * self.chunks() as f64;
-        let entries = |phase: &PhaseTiles| (phase.tiles() * phase.phase.taps() * (1 + self.pixels)) as f64;
+        let entries = |phase: &TiledPhase| (phase.tiles() * phase.phase.taps() * (1 + self.pixels)) as f64;
         let tables = Item::COPIED_ELEMENTS.times(self.phases.iter().map(entries).sum());
         tables
             + match self.geometry.x_layout {
@@ -326,7 +326,7 @@ impl PixelTiling {
     /// The way of finished sums of `channels` channels, in `vectors` vectors, into a Y whose channels come
     /// first.
     pub(super) fn finish_work(&self, (channels, vectors): (usize, usize)) -> Work {
-        let of_phase = |phase: &PhaseTiles| {
+        let of_phase = |phase: &TiledPhase| {
             let pixels = (phase.rows * phase.pixels) as f64;
             match (self.geometry.y_layout, phase.phase.is_dense()) {
                 (Layout::ChannelsLast, _) => Work::default(),
@@ -338,8 +338,8 @@ impl PixelTiling {
     }
 
     /// The work of all tiles, if that of a tile of a phase depends on its pixels.
-    pub(super) fn tiles_work(&self, of_tile: impl Fn(&PhaseTiles, usize) -> Work) -> Work {
-        let of_phase = |phase: &PhaseTiles| {
+    pub(super) fn tiles_work(&self, of_tile: impl Fn(&TiledPhase, usize) -> Work) -> Work {
+        let of_phase = |phase: &TiledPhase| {
             let runs = phase.cut.runs(&(0..phase.cut.count()));
             let of_row = runs.map(|run| of_tile(phase, phase.cut.height(run.start)) * run.len() as f64);
             of_row.fold(Work::default(), |sum, work| sum + work) * phase.rows as f64
@@ -354,7 +354,7 @@ const ALIKE: u32 = u32::MAX;
 /// Writes the tables of tiles one behind the other, and the taps of each.
 fn write_tables(
     geometry: &Geometry,
-    tiles: &PhaseTiles,
+    tiles: &TiledPhase,
     places: RowPlaces<'_>,
     range: &Range<usize>,
     (table, counts): (&mut [u32], &mut [u32]),
@@ -375,7 +375,7 @@ fn write_tables(
 
 impl<A> PixelChunk<'_, A> {
     /// Calls `tiles` for each group of at most `most` tiles.
-    pub(super) fn for_each_group(&self, most: usize, mut tiles: impl FnMut(PixelTiles<'_>)) {
+    pub(super) fn for_each_group(&self, most: usize, mut tiles: impl FnMut(TileGroup<'_>)) {
         let (mut first, mut begin) = (self.range.start, 0);
         let counts = |tile: usize| self.counts[tile - self.range.start];
         while first < self.range.end {
@@ -387,7 +387,7 @@ impl<A> PixelChunk<'_, A> {
                 for done in (0..alike).step_by(most.min(alike)) {
                     let (count, offset) = (most.min(alike - done), done * shift);
                     let taps = PixelTaps::shifted(table, count, pixels, shift);
-                    tiles(PixelTiles { first: first + done, count, pixels, taps, offset });
+                    tiles(TileGroup { first: first + done, count, pixels, taps, offset });
                 }
                 (first, begin) = (first + alike, begin + entries);
                 continue;
@@ -396,13 +396,13 @@ impl<A> PixelChunk<'_, A> {
             let is_alone = |tile: usize| tile + 1 == self.range.end || counts(tile + 1) != ALIKE;
             let count = (first..end).take_while(|tile| counts(*tile) == taps && is_alone(*tile)).count();
             let taps = PixelTaps::new(&self.table[begin..begin + count * entries], count, pixels);
-            tiles(PixelTiles { first, count, pixels, taps, offset: 0 });
+            tiles(TileGroup { first, count, pixels, taps, offset: 0 });
             (first, begin) = (first + count, begin + count * entries);
         }
     }
 
     /// Where the pixels of a group of tiles go in Y.
-    pub(super) fn place(&self, group: &PixelTiles<'_>, channels: Range<usize>) -> PixelPlace {
+    pub(super) fn place(&self, group: &TileGroup<'_>, channels: Range<usize>) -> PixelPlace {
         let (first, _) = self.tiles.tile(group.first);
         let (phase, last) = (&self.tiles.phase, self.tiles.phase.last());
         let (geometry, count) = (self.geometry, group.count * group.pixels);
