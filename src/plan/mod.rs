@@ -221,9 +221,8 @@ impl<T: Element> Plan<T> {
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
         self.check_weights(w, bias)?;
-        let packing = |method: &Method<T>, w: &[T]| {
-            Packing::new((&method.format, &**method.lowering), w, self.bias_values(bias)?)
-        };
+        let packing =
+            |method: &Method<T>, w: &[T]| Packing::new((&method.format, &*method.lowering), w, self.bias_values(bias)?);
         let exact = || Ok(PackedParts { whole: packing(&self.exact, w)?, visible: None }.into());
         let whole = packing(&self.whole, w)?;
         let visible = match &self.visible {
