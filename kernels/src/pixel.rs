@@ -150,7 +150,7 @@ pub(crate) enum PixelOutput<T> {
 /// Where the sums of a tile of pixels go, if their channels are neighbours.
 ///
 /// Memory: `bias` is readable for `channels` elements. For each pixel i of all tiles, `y + i * ld` is
-/// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. PixelInput of
+/// writable for as many, and `residual + i * residual_ld` is readable unless `residual` is null. Pixels of
 /// Y do not overlap.
 pub(crate) struct PixelStore<T> {
     pub(crate) y: *mut T,

@@ -16,7 +16,7 @@ use convoke_kernels::{
 const CHANNELS: [usize; 4] = [0, 1, 7, 130];
 /// Tiles of a call.
 const TILES: usize = 3;
-/// PixelInput of X.
+/// Pixels of X.
 const PLACES: usize = 19;
 
 fn on_every_isa(check: impl FnMut(Isa)) {
@@ -50,7 +50,7 @@ fn every_available_isa_has_kernels_of_all_types() {
 
 /// The operands of a call, and its sums.
 struct Case<T> {
-    /// PixelInput with a distance of two elements more than they have channels. Between them are guards.
+    /// Pixels with a distance of two elements more than they have channels. Between them are guards.
     x: Vec<T>,
     zeros: Vec<T>,
     w: Vec<T>,

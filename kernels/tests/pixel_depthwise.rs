@@ -41,7 +41,7 @@ fn every_available_isa_has_all_heights() {
 
 /// Tiles of a table.
 const TILES: usize = 2;
-/// PixelInput of X.
+/// Pixels of X.
 const PIXELS: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,7 +71,7 @@ fn number(tap: usize, taps: usize) -> usize {
     2 * (taps - 1 - tap)
 }
 
-/// A table of [`TILES`] tiles of `mr` pixels. PixelInput of X are `step` elements apart.
+/// A table of [`TILES`] tiles of `mr` pixels. Pixels of X are `step` elements apart.
 fn table(mr: usize, taps: usize, step: usize) -> Vec<u32> {
     let place = |tap, pixel| source(tap, pixel).map_or(PixelTaps::ZEROS + tap as u32, |pixel| (pixel * step) as u32);
     let tile = |tile: usize| {

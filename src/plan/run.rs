@@ -68,6 +68,9 @@ pub struct Run<'a, 'y, T: Element> {
     distances: Distances,
 }
 
+/// Elements that pixels with a stride of their own may spread over: kernels read them through tables.
+const MOST_SPREAD: usize = 1 << 30;
+
 /// The distances that the caller sets.
 #[derive(Clone, Copy, Default)]
 struct Distances {
@@ -264,6 +267,13 @@ impl<T: Element> Plan<T> {
             ),
         };
         let (at_once, image) = (span(self.at_once.batch)?, span(self.at_once.batch.min(1))?);
+        if distance.pixel.is_some() && at_once > MOST_SPREAD {
+            bail!(
+                Overflow,
+                "{op}: {name} has a pixel stride of {}: its pixels spread over {at_once} elements, more than {MOST_SPREAD}",
+                strides.position
+            );
+        }
         let neighbours = SpacedImages { count, len: at_once, stride: self.at_once.batch.saturating_mul(strides.image) };
         if distance.image.is_none() && distance.pixel.is_none() {
             self.check_len(name, len, (sizes.len)(&self.geometry), || (sizes.shape)(&self.geometry))?;

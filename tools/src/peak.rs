@@ -145,7 +145,7 @@ pub struct OnePixelTap<T> {
 }
 
 impl<T: Real> OnePixelTap<T> {
-    /// Operands for a kernel. PixelInput of a tile follow one another.
+    /// Operands for a kernel. Pixels of a tile follow one another.
     #[must_use]
     pub fn new(kernel: &PixelKernel<T>) -> Self {
         let (mr, nr) = (kernel.mr(), kernel.nr());

@@ -98,7 +98,7 @@ impl<A: Real> PixelBlocking<A> {
         Ok(Self { weights, tiling, split, kernels, group, kept })
     }
 
-    /// PixelInput of a tile, at most.
+    /// Pixels of a tile, at most.
     fn most_pixels(&self) -> usize {
         self.kernels[0].len().min(self.kernels[1].len())
     }

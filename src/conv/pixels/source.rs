@@ -82,7 +82,7 @@ impl PixelSource {
         match self {
             Self::InPlace { is_joined } => {
                 let x = T::as_acc(io.x).unwrap_or(&[]);
-                // PixelInput of a wider tensor are no neighbours. The weights are the same for taps one by one.
+                // Pixels of a wider tensor are no neighbours. The weights are the same for taps one by one.
                 let is_joined = *is_joined && pixel == geometry.in_channels;
                 let places = RowPlaces { window, row: width * pixel, pixel, is_joined };
                 (x.get(channel..).unwrap_or(&[]), places)
@@ -91,6 +91,7 @@ impl PixelSource {
                 let inside = window.columns.start.clamp(0, width as isize) as usize
                     ..window.columns.end.clamp(0, width as isize) as usize;
                 let row_len = window.columns.len() * channels;
+                assert!(window.pixels() * channels <= copy.len(), "the window fits its copy");
                 for (index, to) in (0..window.rows()).zip(copy.chunks_exact_mut(row_len.max(1))) {
                     let (image, row) = window.row(geometry, index);
                     let before = (inside.start as isize - window.columns.start) as usize * channels;

@@ -53,6 +53,13 @@ impl OutputLine {
         (output * self.advance) as isize + at
     }
 
+    /// Inputs that `outputs` neighbouring outputs read, at most, of an axis of `input`.
+    fn most_inputs(&self, outputs: usize, input: usize) -> usize {
+        let ats = || self.taps.iter().map(|(_, at)| *at);
+        let (Some(least), Some(most)) = (ats().min(), ats().max()) else { return 0 };
+        (outputs.saturating_sub(1).saturating_mul(self.advance)).saturating_add((most - least) as usize + 1).min(input)
+    }
+
     /// The inputs that some outputs read, cut to those of X.
     fn inputs(&self, outputs: &Range<usize>, input: usize) -> Range<usize> {
         let ats = || self.taps.iter().map(|(_, at)| *at);
@@ -175,6 +182,25 @@ impl PixelPhase {
         }
         // What is left are images.
         PixelWindow { images: first..end + 1, outer, columns }
+    }
+
+    /// Pixels of the [`window`](Self::window) of `pixels` neighbouring pixels, at most.
+    pub(super) fn most_window(&self, geometry: &Geometry, pixels: usize, is_joined: bool) -> usize {
+        let (axes, all) = (&geometry.axes, geometry.batch.saturating_mul(self.rows()));
+        // Neighbours begin and end within rows.
+        let mut rows = (pixels.saturating_sub(1) / self.last().count + 2).min(all);
+        let columns = if all == 1 { pixels.min(self.last().count) } else { self.last().count };
+        let last = if is_joined { usize::MAX } else { axes[axes.len() - 1].input };
+        let mut window = self.last().most_inputs(columns, last);
+        let mut outside = all;
+        for (line, axis) in self.outer().iter().zip(axes).rev() {
+            outside /= line.count;
+            // Rows that reach beyond an end of this axis may need all of it.
+            let outputs = if outside == 1 { rows.min(line.count) } else { line.count };
+            window = window.saturating_mul(line.most_inputs(outputs, axis.input));
+            rows = (rows.saturating_sub(1) / line.count + 2).min(outside);
+        }
+        window.saturating_mul(rows.min(geometry.batch))
     }
 }
 

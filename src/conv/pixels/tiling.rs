@@ -30,7 +30,7 @@ pub(super) struct TiledPhase {
     /// Rows of tiles, of all images, and how each is cut into tiles.
     pub(super) rows: usize,
     pub(super) cut: RowPanels,
-    /// PixelInput from one row of tiles to the next.
+    /// Pixels from one row of tiles to the next.
     pub(super) pixels: usize,
     /// Tiles of a chunk.
     pub(super) chunk: usize,
@@ -71,7 +71,7 @@ impl TiledPhase {
 
 /// What the kernels of a layer need of its tiles.
 pub(super) struct TileNeeds {
-    /// PixelInput of a tile, at most.
+    /// Pixels of a tile, at most.
     pub(super) pixels: usize,
     /// Channels of X that a task reads, at most.
     pub(super) channels: usize,
@@ -175,18 +175,13 @@ impl PixelTiling {
         Ok(new)
     }
 
-    /// PixelInput of the window of a chunk, at most.
+    /// Pixels of the window of a chunk, at most.
     fn most_copied(&self, is_joined: bool) -> usize {
-        let geometry = &self.geometry;
-        let mut outer = alloc::vec![AxisWindow::default(); geometry.axes.len() - 1];
-        let mut most = 0;
-        for phase in &self.phases {
-            for chunk in 0..phase.chunks() {
-                let pixels = phase.pixels_of(&phase.tiles_of(chunk));
-                most = most.max(phase.phase.window(geometry, &pixels, is_joined, &mut outer).pixels());
-            }
-        }
-        most
+        let of_phase = |tiles: &TiledPhase| {
+            let pixels = tiles.chunk.min(tiles.tiles()).saturating_mul(self.pixels);
+            tiles.phase.most_window(&self.geometry, pixels, is_joined)
+        };
+        self.phases.iter().map(of_phase).max().unwrap_or(0)
     }
 
     /// Tiles of a chunk: what they read of X, and their tables, stay in the L2 cache, and each thread has

@@ -135,6 +135,14 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             &[Exception::new(Avx512, "*::pixel::*_pixel_gemm_*", 0, 28)],
         ),
         (
+            "the loops over tiles and blocks of channels, around that over taps, with the call of an activation",
+            &[
+                Exception::new(Avx512, "*::pixel::*pixel_dw*", 2, 16).with_calls(1),
+                Exception::new(Avx2, "*::pixel::*pixel_dw*", 2, 16).with_calls(1),
+                Exception::new(Neon, "*::pixel::*pixel_dw*", 2, 16).with_calls(1),
+            ],
+        ),
+        (
             "rows of a block at the edge of a matrix, which are indexed",
             &[Exception::new(Avx512, "*::passes::transpose", 2, 2), Exception::new(Avx2, "*::passes::transpose", 0, 9)],
         ),
