@@ -127,7 +127,7 @@ impl<A: Real> PixelBlocking<A> {
         let of_step =
             cycles(self.kernels[0]) * narrow as f64 + cycles(self.kernels[1]) * (weights.count() - narrow) as f64;
         let blocks = weights.k.count();
-        Item::ARITHMETIC_CYCLES.times(of_step * (phase.phase.taps() * weights.channels) as f64)
+        Item::ARITHMETIC_CYCLES.times(of_step * phase.phase.taps() as f64 * weights.channels as f64)
             + Item::STORED_VECTORS.times((pixels * weights.vectors() * blocks) as f64)
             + Item::KERNEL_CALLS.times((weights.count() * blocks) as f64)
     }

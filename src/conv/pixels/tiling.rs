@@ -194,13 +194,14 @@ impl PixelTiling {
         most_bytes: usize,
     ) -> usize {
         let Request { geometry, machine, threads, .. } = *request;
-        let inputs = (geometry.batch * geometry.input_spatial()) as f64 * phases as f64;
+        let inputs = geometry.batch as f64 * geometry.input_spatial() as f64 * phases as f64;
         let outputs = (geometry.batch * geometry.output_spatial()).max(1) as f64;
         let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * size_of::<T::Acc>()) as f64
             + (self.entries * size_of::<u32>()) as f64;
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes) as f64;
         let tiles = (geometry.batch * geometry.output_spatial()).max(1).div_ceil(self.pixels);
-        let of_thread = if threads == 1 { tiles } else { (tiles * needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
+        let of_thread =
+            if threads == 1 { tiles } else { tiles.saturating_mul(needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
@@ -309,7 +310,8 @@ impl PixelTiling {
     /// The work to copy what all chunks read, and to write their tables.
     pub(super) fn reading_work(&self, lanes: usize) -> Work {
         let copied = self.source.copy_len() as f64 * self.chunks() as f64;
-        let entries = |phase: &TiledPhase| (phase.tiles() * phase.phase.taps() * (1 + self.pixels)) as f64;
+        // As f64: hostile sizes may exceed usize.
+        let entries = |phase: &TiledPhase| phase.tiles() as f64 * phase.phase.taps() as f64 * (1 + self.pixels) as f64;
         let tables = Item::COPIED_ELEMENTS.times(self.phases.iter().map(entries).sum());
         tables
             + match self.geometry.x_layout {
