@@ -55,7 +55,7 @@ fn hard_layers_agree_with_channels_last() {
                     count += 1;
                 }
             }
-            assert!(count > 0, "no algorithm takes {layer}");
+            assert!(count > 0 || geometry.output_len() == 0, "no algorithm takes {layer}");
         }
     }
     for_each_type!(check());
