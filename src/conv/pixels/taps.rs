@@ -126,6 +126,12 @@ impl PixelPhase {
         self.outer().iter().map(|line| line.count).product()
     }
 
+    /// Planes of the last two axes of an image.
+    pub(super) fn planes(&self) -> usize {
+        let outer = self.outer();
+        outer.iter().take(outer.len().saturating_sub(1)).map(|line| line.count).product()
+    }
+
     /// Taps of the kernel that belong to the phase.
     pub(super) fn taps(&self) -> usize {
         self.lines.iter().map(|line| line.taps.len()).product()
@@ -184,9 +190,10 @@ impl PixelPhase {
         PixelWindow { images: first..end + 1, outer, columns }
     }
 
-    /// Pixels of the [`window`](Self::window) of `pixels` neighbouring pixels, at most.
-    pub(super) fn most_window(&self, geometry: &Geometry, pixels: usize, is_joined: bool) -> usize {
-        let (axes, all) = (&geometry.axes, geometry.batch.saturating_mul(self.rows()));
+    /// Pixels of the [`window`](Self::window) of `pixels` neighbouring pixels of an image, or of one of its
+    /// `planes`, at most.
+    pub(super) fn most_window(&self, geometry: &Geometry, (pixels, planes): (usize, bool), is_joined: bool) -> usize {
+        let (axes, all) = (&geometry.axes, if planes { self.rows() / self.planes() } else { self.rows() });
         // Neighbours begin and end within rows.
         let mut rows = (pixels.saturating_sub(1) / self.last().count + 2).min(all);
         let columns = if all == 1 { pixels.min(self.last().count) } else { self.last().count };
@@ -194,13 +201,15 @@ impl PixelPhase {
         let mut window = self.last().most_inputs(columns, last);
         let mut outside = all;
         for (line, axis) in self.outer().iter().zip(axes).rev() {
-            outside /= line.count;
+            // The axes outside of a plane have one output.
+            let count = if planes && outside == 1 { 1 } else { line.count };
+            outside /= count;
             // Rows that reach beyond an end of this axis may need all of it.
-            let outputs = if outside == 1 { rows.min(line.count) } else { line.count };
+            let outputs = if outside == 1 { rows.min(count) } else { count };
             window = window.saturating_mul(line.most_inputs(outputs, axis.input));
-            rows = (rows.saturating_sub(1) / line.count + 2).min(outside);
+            rows = (rows.saturating_sub(1) / count + 2).min(outside);
         }
-        window.saturating_mul(rows.min(geometry.batch))
+        window
     }
 }
 

@@ -12,7 +12,7 @@ use crate::conv::contract::{Io, Request};
 use crate::conv::macro_kernel::RowPanels;
 use crate::conv::shares::TASKS_PER_THREAD;
 use crate::conv::store::PixelPlace;
-use crate::conv::view;
+use crate::conv::{planes, view};
 use crate::element::Element;
 use crate::exec::split::{Patch, Span};
 use crate::exec::{Arena, Ledger, Piece};
@@ -32,6 +32,8 @@ pub(super) struct TiledPhase {
     pub(super) cut: RowPanels,
     /// Pixels from one row of tiles to the next.
     pub(super) pixels: usize,
+    /// Images, or their planes of the last two axes; 1 where tiles have pixels of several images.
+    units: usize,
     /// Tiles of a chunk.
     pub(super) chunk: usize,
 }
@@ -41,12 +43,26 @@ impl TiledPhase {
         self.rows * self.cut.count()
     }
 
+    /// Tiles that a chunk does not go beyond, unless it has several times as many.
+    fn unit(&self) -> usize {
+        self.tiles() / self.units
+    }
+
     pub(super) fn chunks(&self) -> usize {
-        self.tiles().div_ceil(self.chunk)
+        match self.chunk < self.unit() {
+            true => self.units * self.unit().div_ceil(self.chunk),
+            false => self.tiles().div_ceil(self.chunk),
+        }
     }
 
     pub(super) fn tiles_of(&self, chunk: usize) -> Range<usize> {
-        chunk * self.chunk..((chunk + 1) * self.chunk).min(self.tiles())
+        let unit = self.unit();
+        if self.chunk >= unit {
+            return chunk * self.chunk..((chunk + 1) * self.chunk).min(self.tiles());
+        }
+        let of_unit = unit.div_ceil(self.chunk);
+        let (first, part) = (chunk / of_unit * unit, chunk % of_unit * self.chunk);
+        first + part..first + (part + self.chunk).min(unit)
     }
 
     /// The first pixel of a tile, counted over all rows of tiles, and its pixels.
@@ -163,10 +179,10 @@ impl PixelTiling {
             PixelSource::InPlace { .. } => source,
             PixelSource::Copy(copy) => {
                 let most_len = new.most_copied(is_joined).saturating_mul(channels);
-                if most_len >= PixelTaps::ZEROS as usize {
+                let most = planes::MOST_BYTES / size_of::<T::Acc>();
+                if most_len > most {
                     return Err(alloc::format!(
-                        "a copy of X has {most_len} elements, at most {}",
-                        PixelTaps::ZEROS - 1
+                        "a copy of what a chunk reads of X has {most_len} elements, at most {most}"
                     ));
                 }
                 PixelSource::Copy(RowCopy { most_len, ..copy })
@@ -178,8 +194,10 @@ impl PixelTiling {
     /// Pixels of the window of a chunk, at most.
     fn most_copied(&self, is_joined: bool) -> usize {
         let of_phase = |tiles: &TiledPhase| {
-            let pixels = tiles.chunk.min(tiles.tiles()).saturating_mul(self.pixels);
-            tiles.phase.most_window(&self.geometry, pixels, is_joined)
+            let (unit, chunk) = (tiles.unit(), tiles.chunk.min(tiles.tiles()));
+            let pixels = chunk.min(unit).saturating_mul(self.pixels);
+            let planes = tiles.units > self.geometry.batch;
+            tiles.phase.most_window(&self.geometry, (pixels, planes), is_joined).saturating_mul((chunk / unit).max(1))
         };
         self.phases.iter().map(of_phase).max().unwrap_or(0)
     }
@@ -207,17 +225,29 @@ impl PixelTiling {
 
     fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> TiledPhase {
         let geometry = &self.geometry;
-        let rows = geometry.batch * phase.rows();
-        let (rows, pixels) = match (phase.is_dense(), geometry.y_layout) {
-            (true, Layout::ChannelsLast) => (1, rows * phase.last().count),
-            (true, Layout::ChannelsFirst) => (geometry.batch, phase.rows() * phase.last().count),
-            (false, _) => (rows, phase.last().count),
+        let is_copied = matches!(self.source, PixelSource::Copy(_));
+        let is_one = phase.is_dense() && geometry.y_layout == Layout::ChannelsLast && !is_copied;
+        let image = phase.rows() * phase.last().count;
+        // A chunk has images, or a part of the last two axes: what it reads of X is not much more than that.
+        let has_images = chunk.saturating_mul(self.pixels) >= image;
+        let units = match (is_one, has_images) {
+            (true, _) => 1,
+            (_, true) => geometry.batch,
+            _ => geometry.batch * phase.planes(),
+        };
+        let (rows, pixels) = match phase.is_dense() {
+            true => (units, geometry.batch * image / units),
+            false => (geometry.batch * phase.rows(), phase.last().count),
         };
         let cut = RowPanels::new(pixels, self.pixels);
-        let tiles = rows * cut.count();
-        // Chunks of equal numbers of tiles.
-        let chunk = tiles.div_ceil(tiles.div_ceil(chunk).max(1)).max(1);
-        TiledPhase { phase, rows, cut, pixels, chunk }
+        let unit = rows * cut.count() / units;
+        // Chunks of equal numbers of tiles of an image, or of some images.
+        let chunk = match chunk < unit {
+            true => unit.div_ceil(unit.div_ceil(chunk)),
+            false if has_images || is_one => chunk / unit * unit,
+            false => unit,
+        };
+        TiledPhase { phase, rows, cut, pixels, units, chunk }
     }
 
     /// Whether kernels store into Y.
