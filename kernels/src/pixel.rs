@@ -60,8 +60,9 @@ impl<'a> PixelTaps<'a> {
             any |= entry;
         }
         if furthest <= last {
-            let places = entries.chunks_exact(step).flat_map(|tap| &tap[1..]);
-            furthest = places.filter(|place| **place < Self::ZEROS).fold(0, |furthest, place| furthest.max(*place));
+            let places = || entries.chunks_exact(step).flat_map(|tap| &tap[1..]);
+            furthest = places().filter(|place| **place < Self::ZEROS).fold(0, |furthest, place| furthest.max(*place));
+            any = places().fold(0, |any, place| any | place);
         }
         let (last, furthest, step) = (last as usize, furthest as usize, entries.len() / tiles.max(1));
         let taps = step / (1 + pixels);
