@@ -95,6 +95,24 @@ pub struct PixelInput<'a, T> {
     pub taps: PixelTaps<'a>,
 }
 
+impl<T> PixelInput<'_, T> {
+    /// Asserts that kernels of `mr` pixels can read X. Returns the rows of weights that they read.
+    ///
+    /// # Panics
+    /// If a slice is too short, or the table is for tiles of another size.
+    #[inline(always)]
+    pub(crate) fn checked_rows(&self, mr: usize) -> usize {
+        let Self { x, zeros, channels, taps } = *self;
+        assert!(taps.pixels == mr, "the table is one of another number of pixels");
+        assert!(
+            taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),
+            "a pixel ends beyond the slice of X"
+        );
+        assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
+        if taps.is_empty() { 0 } else { taps.last.saturating_add(1).saturating_mul(channels) }
+    }
+}
+
 /// What follows the sums of a tile of pixels.
 #[derive(Debug)]
 pub struct PixelEpilogue<'a, T> {
@@ -106,6 +124,23 @@ pub struct PixelEpilogue<'a, T> {
     pub residual_ld: usize,
     /// Applied last.
     pub activation: ActivationKernel<T>,
+}
+
+impl<T: Real> PixelEpilogue<'_, T> {
+    /// The raw form, for `channels` channels of `pixels` pixels, which go to `y`, `ld` elements apart.
+    ///
+    /// # Panics
+    /// If the destination, the bias or the residual is shorter, or pixels of Y overlap.
+    #[inline(always)]
+    pub(crate) fn checked(&self, y: &Dest<'_, T>, ld: usize, pixels: usize, channels: usize) -> PixelStore<T> {
+        let Self { bias, residual, residual_ld, activation } = *self;
+        assert!(pixels <= 1 || channels <= ld, "pixels of Y overlap");
+        assert!(end(pixels, ld, channels) <= y.len(), "the destination is too short");
+        assert!(bias.len() >= channels, "too few biases");
+        assert!(residual.reaches(end(pixels, residual_ld, channels)), "the residual is too short");
+        let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
+        PixelStore { y, ld, channels, bias, residual, residual_ld, activation }
+    }
 }
 
 /// Raw arguments of a kernel for tiles of `MR` pixels x `NR` channels.
@@ -196,15 +231,8 @@ impl<T: Real> PixelKernel<T> {
         channels: usize,
         epilogue: &PixelEpilogue<'_, T>,
     ) {
-        let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
-        let pixels = self.mr.saturating_mul(x.taps.tiles);
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        assert!(pixels <= 1 || channels <= ld, "pixels of Y overlap");
-        assert!(end(pixels, ld, channels) <= y.len(), "the destination is too short");
-        assert!(bias.len() >= channels, "too few biases");
-        assert!(residual.reaches(end(pixels, residual_ld, channels)), "the residual is too short");
-        let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
-        let store = PixelStore { y, ld, channels, bias, residual, residual_ld, activation };
+        let store = epilogue.checked(y, ld, self.mr.saturating_mul(x.taps.tiles), channels);
         self.call(x, w, tile, accumulate, PixelOutput::Pixels(store));
     }
 
@@ -226,7 +254,7 @@ impl<T: Real> PixelKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr.saturating_mul(x.taps.tiles));
+        let end = end(channels, ldy, self.mr.saturating_mul(x.taps.tiles));
         let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
         self.call(x, w, tile, accumulate, PixelOutput::Planes(store));
     }
@@ -234,15 +262,9 @@ impl<T: Real> PixelKernel<T> {
     // A call of its own would cost as much as a step of a few k.
     #[inline(always)]
     fn call(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
+        let rows = x.checked_rows(self.mr);
+        assert!(w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
         let PixelInput { x, zeros, channels, taps } = *x;
-        assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
-        assert!(
-            taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),
-            "a pixel ends beyond the slice of X"
-        );
-        assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
-        let rows = taps.last.saturating_add(1).saturating_mul(channels);
-        assert!(taps.is_empty() || w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
         let (count, entries, tile_len) = (taps.len(), taps.entries.as_ptr(), tile.len());
         let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
         let args = PixelArgs {

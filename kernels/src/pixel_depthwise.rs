@@ -1,6 +1,6 @@
 //! Depthwise kernels for tensors whose channels are neighbours: descriptors, raw arguments, and the safe call.
 
-use crate::dest::{Dest, end};
+use crate::dest::Dest;
 use crate::isa::Code;
 use crate::pixel::{PixelEpilogue, PixelInput, PixelStore};
 use crate::simd::Simd;
@@ -67,23 +67,9 @@ impl<T: Real> DepthwisePixelKernel<T> {
     /// # Panics
     /// If a slice is too short, the table is for tiles of another size, or pixels of Y overlap.
     pub fn run(&self, x: &PixelInput<'_, T>, w: &[T], y: &mut Dest<'_, T>, ld: usize, epilogue: &PixelEpilogue<'_, T>) {
+        assert!(w.len() >= x.checked_rows(self.mr), "too few weights");
         let PixelInput { x, zeros, channels, taps } = *x;
-        let PixelEpilogue { bias, residual, residual_ld, activation } = *epilogue;
-        let pixels = self.mr.saturating_mul(taps.tiles);
-        let rows = taps.last.saturating_add(1);
-        assert!(taps.pixels == self.mr, "the table is one of another number of pixels");
-        assert!(
-            taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),
-            "a pixel ends beyond the slice of X"
-        );
-        assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
-        assert!(taps.is_empty() || w.len() >= rows.saturating_mul(channels), "too few weights");
-        assert!(pixels <= 1 || channels <= ld, "pixels of Y overlap");
-        assert!(end(pixels, ld, channels) <= y.len(), "the destination is too short");
-        assert!(bias.len() >= channels, "too few biases");
-        assert!(residual.reaches(end(pixels, residual_ld, channels)), "the residual is too short");
-        let (bias, residual, y) = (bias.as_ptr(), residual.first, y.as_mut_ptr());
-        let store = PixelStore { y, ld, channels, bias, residual, residual_ld, activation };
+        let store = epilogue.checked(y, ld, self.mr.saturating_mul(taps.tiles), channels);
         let (x, zeros, w, entries) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), taps.entries.as_ptr());
         let (tiles, step, shift, taps) = (taps.tiles, taps.step, taps.shift, taps.len());
         let args = DepthwisePixelArgs { tiles, x, zeros, entries, taps, step, shift, w, store };

@@ -1,6 +1,7 @@
 //! The transposition of a matrix: raw arguments, and the safe call.
 
 use crate::Real;
+use crate::dest::end;
 
 /// Raw arguments of the pass.
 ///
@@ -31,7 +32,6 @@ pub(crate) fn transpose_by<T: Real>(
     if rows == 0 || columns == 0 {
         return;
     }
-    let end = |count: usize, ld: usize, len: usize| (count - 1).saturating_mul(ld).saturating_add(len);
     assert!(end(rows, src_ld, columns) <= src.len(), "the source is too short");
     assert!(end(columns, dst_ld, rows) <= dst.len(), "the destination is too short");
     let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());

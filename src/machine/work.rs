@@ -5,6 +5,7 @@
 //! [`Item::times`] turns a count into cycles, by [the prices](super::prices).
 
 use core::fmt;
+use core::iter::Sum;
 use core::ops::{Add, AddAssign, Mul};
 
 use super::Machine;
@@ -65,6 +66,12 @@ impl AddAssign for Work {
         for (cycles, other) in self.0.iter_mut().zip(other.0) {
             *cycles += other;
         }
+    }
+}
+
+impl Sum for Work {
+    fn sum<I: Iterator<Item = Self>>(works: I) -> Self {
+        works.fold(Self::default(), Add::add)
     }
 }
 

@@ -6,6 +6,7 @@ use core::ops::Range;
 
 use convoke_kernels::PixelTaps;
 
+use crate::conv::view::place;
 use crate::{Axis, Geometry, Op};
 
 /// Outputs of an axis that read X through the same taps: all outputs of Conv, or those of one phase of
@@ -24,21 +25,23 @@ pub(super) struct OutputLine {
 impl OutputLine {
     /// The lines of an axis, which hold each output once.
     fn of(op: Op, axis: &Axis) -> Vec<Self> {
-        let reach = |tap: usize| (tap * axis.dilation) as isize;
         if op == Op::Conv {
-            let taps = (0..axis.kernel).map(|tap| (tap, reach(tap) - axis.pad_begin as isize)).collect();
+            let at = |tap: usize| (tap * axis.dilation) as isize - axis.pad_begin as isize;
+            let taps = (0..axis.kernel).map(|tap| (tap, at(tap))).collect();
             return vec![Self { first: 0, step: 1, count: axis.output, advance: axis.stride, taps }];
         }
         let phase = |first: usize| {
-            let place = first + axis.pad_begin;
-            let is_met = |tap: &usize| tap * axis.dilation % axis.stride == place % axis.stride;
-            let input = |tap: usize| (place as isize - reach(tap)).div_euclid(axis.stride as isize);
+            let (before, met) = ((first + axis.pad_begin) / axis.stride, (first + axis.pad_begin) % axis.stride);
+            let at = |tap: usize| {
+                let (phase, shift) = place(axis, tap);
+                (phase == met).then_some((tap, before as isize - shift as isize))
+            };
             Self {
                 first,
                 step: axis.stride,
                 count: (axis.output - first).div_ceil(axis.stride),
                 advance: 1,
-                taps: (0..axis.kernel).filter(is_met).map(|tap| (tap, input(tap))).collect(),
+                taps: (0..axis.kernel).filter_map(at).collect(),
             }
         };
         (0..axis.stride.min(axis.output)).map(phase).collect()
@@ -53,17 +56,21 @@ impl OutputLine {
         (output * self.advance) as isize + at
     }
 
+    /// The first and the last input that output 0 reads. None without taps.
+    fn reach(&self) -> Option<(isize, isize)> {
+        let ats = || self.taps.iter().map(|(_, at)| *at);
+        ats().min().zip(ats().max())
+    }
+
     /// Inputs that `outputs` neighbouring outputs read, at most, of an axis of `input`.
     fn most_inputs(&self, outputs: usize, input: usize) -> usize {
-        let ats = || self.taps.iter().map(|(_, at)| *at);
-        let (Some(least), Some(most)) = (ats().min(), ats().max()) else { return 0 };
+        let Some((least, most)) = self.reach() else { return 0 };
         (outputs.saturating_sub(1).saturating_mul(self.advance)).saturating_add((most - least) as usize + 1).min(input)
     }
 
     /// The inputs that some outputs read, cut to those of X.
     fn inputs(&self, outputs: &Range<usize>, input: usize) -> Range<usize> {
-        let ats = || self.taps.iter().map(|(_, at)| *at);
-        let (Some(least), Some(most)) = (ats().min(), ats().max()) else { return 0..0 };
+        let Some((least, most)) = self.reach() else { return 0..0 };
         let inside = |at: isize| at.clamp(0, input as isize) as usize;
         let start = inside(self.input(outputs.start, least));
         start..inside(self.input(outputs.end.saturating_sub(1), most) + 1).max(start)
@@ -302,8 +309,7 @@ impl TableWriter<'_> {
     pub(super) fn alike(&self, first: usize, pixels: usize) -> usize {
         let (last, input) = (self.phase.last(), self.geometry.axes[self.geometry.axes.len() - 1].input);
         let of_row = (last.count - first) / pixels;
-        let ats = || last.taps.iter().map(|(_, at)| *at);
-        let (Some(least), Some(most)) = (ats().min(), ats().max()) else { return of_row.max(1) };
+        let Some((least, most)) = last.reach() else { return of_row.max(1) };
         if self.places.is_joined {
             return of_row.max(1);
         }

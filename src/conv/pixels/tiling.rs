@@ -361,7 +361,7 @@ impl PixelTiling {
                 (_, false) => Item::SCATTERED_ELEMENTS.times(pixels * channels as f64),
             }
         };
-        self.phases.iter().map(of_phase).fold(Work::default(), |sum, work| sum + work)
+        self.phases.iter().map(of_phase).sum()
     }
 
     /// The work of all tiles, if that of a tile of a phase depends on its pixels.
@@ -369,9 +369,9 @@ impl PixelTiling {
         let of_phase = |phase: &TiledPhase| {
             let runs = phase.cut.runs(&(0..phase.cut.count()));
             let of_row = runs.map(|run| of_tile(phase, phase.cut.height(run.start)) * run.len() as f64);
-            of_row.fold(Work::default(), |sum, work| sum + work) * phase.rows as f64
+            of_row.sum::<Work>() * phase.rows as f64
         };
-        self.phases.iter().map(of_phase).fold(Work::default(), |sum, work| sum + work)
+        self.phases.iter().map(of_phase).sum()
     }
 }
 
