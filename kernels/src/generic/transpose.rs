@@ -11,14 +11,6 @@ use crate::transpose::TransposeArgs;
 #[inline(always)]
 pub(crate) unsafe fn transpose<V: Simd>(args: &TransposeArgs<V::Elem>) {
     let TransposeArgs { rows, columns, src, src_ld, dst, dst_ld } = *args;
-    if rows < V::LANES / 2 {
-        // A block would be mostly empty.
-        for (row, column) in (0..columns).flat_map(|column| (0..rows).map(move |row| (row, column))) {
-            // SAFETY: the element is one of the matrix.
-            unsafe { *dst.add(column * dst_ld + row) = *src.add(row * src_ld + column) };
-        }
-        return;
-    }
     for row in (0..rows).step_by(V::LANES) {
         let height = (rows - row).min(V::LANES);
         for column in (0..columns).step_by(V::LANES) {
