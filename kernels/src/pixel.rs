@@ -13,14 +13,15 @@ use crate::{Isa, Real};
 pub struct PixelTaps<'a> {
     /// For each tap its number, and for each pixel the place in X, or a place from [`ZEROS`](Self::ZEROS) on.
     pub(crate) entries: &'a [u32],
-    /// Tiles, and the pixels of each.
+    /// Tiles of the table, and the pixels of each.
     pub(crate) tiles: usize,
     pub(crate) pixels: usize,
-    /// Taps of a tile, entries from one tile to the next, and elements from a place of one tile to that of the
-    /// next.
+    /// How often the tiles are repeated, and elements from the places of one time to those of the next.
+    pub(crate) repeats: usize,
+    pub(crate) shift: usize,
+    /// Taps of a tile, and entries from one tile to the next.
     pub(crate) taps: usize,
     pub(crate) step: usize,
-    pub(crate) shift: usize,
     /// The greatest number of a tap, and the furthest place in X.
     pub(crate) last: usize,
     pub(crate) furthest: usize,
@@ -31,18 +32,6 @@ impl<'a> PixelTaps<'a> {
     /// Places from here on read zeros in place of X. So a sum of two places, one of which is this, reads
     /// zeros too.
     pub const ZEROS: u32 = 1 << 30;
-
-    /// Takes the table `[taps][1 + pixels]` of a tile, for several: the places of each tile but those of zeros
-    /// are `shift` elements behind those of the tile before.
-    ///
-    /// # Panics
-    /// If the table ends within a tap.
-    #[must_use]
-    pub fn shifted(entries: &'a [u32], tiles: usize, pixels: usize, shift: usize) -> Self {
-        let first = Self::new(entries, 1, pixels);
-        let furthest = tiles.saturating_sub(1).saturating_mul(shift).saturating_add(first.furthest);
-        Self { tiles, shift, furthest, step: 0, ..first }
-    }
 
     /// Takes a table `[tiles][taps][1 + pixels]`: the number of the tap, and a place for each pixel.
     ///
@@ -66,7 +55,21 @@ impl<'a> PixelTaps<'a> {
         }
         let (last, furthest, step) = (last as usize, furthest as usize, entries.len() / tiles.max(1));
         let taps = step / (1 + pixels);
-        Self { entries, tiles, pixels, taps, step, shift: 0, last, furthest, reads_zeros: any >= Self::ZEROS }
+        let reads_zeros = any >= Self::ZEROS;
+        Self { entries, tiles, pixels, repeats: 1, shift: 0, taps, step, last, furthest, reads_zeros }
+    }
+
+    /// Takes all tiles `repeats` times, one time behind the other. Each time, their places but those of zeros are
+    /// `shift` elements further on.
+    #[must_use]
+    pub fn repeated(self, repeats: usize, shift: usize) -> Self {
+        let furthest = repeats.saturating_sub(1).saturating_mul(shift).saturating_add(self.furthest);
+        Self { repeats, shift, furthest, ..self }
+    }
+
+    /// Pixels of all tiles.
+    pub(crate) fn all_pixels(&self) -> usize {
+        self.pixels.saturating_mul(self.tiles).saturating_mul(self.repeats)
     }
 
     /// Taps of a tile.
@@ -146,20 +149,21 @@ impl<T: Real> PixelEpilogue<'_, T> {
 /// Raw arguments of a kernel for tiles of `MR` pixels x `NR` channels.
 ///
 /// Memory: `entries` is readable for `taps * (1 + MR)` elements, and behind `step` elements for each further
-/// tile again. X is read `shift` elements further on for each further tile. For each tap, `w + number *
+/// tile again. The tiles are read `repeats` times, X `shift` elements further on each time. For each tap, `w + number *
 /// channels * NR` is readable for `channels * NR` elements, and for each place below [`PixelTaps::ZEROS`]
 /// `x + place` for `channels`. If there are other places, `zeros` is readable for `channels`. `tile` is
 /// readable and writable for `MR * NR` elements, or for those of all tiles if it keeps their sums. `store` is
 /// valid as its parts state.
 pub(crate) struct PixelArgs<T> {
     pub(crate) tiles: usize,
+    pub(crate) repeats: usize,
+    pub(crate) shift: usize,
     pub(crate) x: *const T,
     pub(crate) zeros: *const T,
     pub(crate) channels: usize,
     pub(crate) entries: *const u32,
     pub(crate) taps: usize,
     pub(crate) step: usize,
-    pub(crate) shift: usize,
     pub(crate) w: *const T,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -232,7 +236,7 @@ impl<T: Real> PixelKernel<T> {
         epilogue: &PixelEpilogue<'_, T>,
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        let store = epilogue.checked(y, ld, self.mr.saturating_mul(x.taps.tiles), channels);
+        let store = epilogue.checked(y, ld, x.taps.all_pixels(), channels);
         self.call(x, w, tile, accumulate, PixelOutput::Pixels(store));
     }
 
@@ -254,7 +258,7 @@ impl<T: Real> PixelKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
-        let end = end(channels, ldy, self.mr.saturating_mul(x.taps.tiles));
+        let end = end(channels, ldy, x.taps.all_pixels());
         let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
         self.call(x, w, tile, accumulate, PixelOutput::Planes(store));
     }
@@ -269,20 +273,21 @@ impl<T: Real> PixelKernel<T> {
         let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
         let args = PixelArgs {
             tiles: taps.tiles,
+            repeats: taps.repeats,
+            shift: taps.shift,
             x,
             zeros,
             channels,
             entries,
             taps: count,
             step: taps.step,
-            shift: taps.shift,
             w,
             tile,
             accumulate,
             store,
         };
-        let kept = if args.keeps_sums() { args.tiles } else { 1 };
-        assert!(tile_len >= (self.mr * self.nr()).saturating_mul(kept), "the tile is too short");
+        let kept = if args.keeps_sums() { taps.all_pixels() } else { self.mr };
+        assert!(tile_len >= self.nr().saturating_mul(kept), "the tile is too short");
         // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
         // for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

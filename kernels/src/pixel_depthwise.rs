@@ -10,18 +10,19 @@ use crate::{Isa, Real};
 /// Raw arguments of a kernel for tiles of `MR` pixels.
 ///
 /// Memory: `entries` is readable for `taps * (1 + MR)` elements, and behind `step` elements for each further
-/// tile again. X is read `shift` elements further on for each further tile. For each tap, `w + number *
+/// tile again. The tiles are read `repeats` times, X `shift` elements further on each time. For each tap, `w + number *
 /// channels` is readable for `channels` elements, and so is `x + place` for each place below
 /// [`PixelTaps::ZEROS`](crate::PixelTaps::ZEROS). If there are other places, so is `zeros`. `store` is valid as
 /// [`PixelStore`] states, and has the channels.
 pub(crate) struct DepthwisePixelArgs<T> {
     pub(crate) tiles: usize,
+    pub(crate) repeats: usize,
+    pub(crate) shift: usize,
     pub(crate) x: *const T,
     pub(crate) zeros: *const T,
     pub(crate) entries: *const u32,
     pub(crate) taps: usize,
     pub(crate) step: usize,
-    pub(crate) shift: usize,
     pub(crate) w: *const T,
     pub(crate) store: PixelStore<T>,
 }
@@ -69,10 +70,22 @@ impl<T: Real> DepthwisePixelKernel<T> {
     pub fn run(&self, x: &PixelInput<'_, T>, w: &[T], y: &mut Dest<'_, T>, ld: usize, epilogue: &PixelEpilogue<'_, T>) {
         assert!(w.len() >= x.checked_rows(self.mr), "too few weights");
         let PixelInput { x, zeros, channels, taps } = *x;
-        let store = epilogue.checked(y, ld, self.mr.saturating_mul(taps.tiles), channels);
-        let (x, zeros, w, entries) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), taps.entries.as_ptr());
-        let (tiles, step, shift, taps) = (taps.tiles, taps.step, taps.shift, taps.len());
-        let args = DepthwisePixelArgs { tiles, x, zeros, entries, taps, step, shift, w, store };
+        let store = epilogue.checked(y, ld, taps.all_pixels(), channels);
+        if channels == 0 {
+            return;
+        }
+        let args = DepthwisePixelArgs {
+            tiles: taps.tiles,
+            repeats: taps.repeats,
+            shift: taps.shift,
+            x: x.as_ptr(),
+            zeros: zeros.as_ptr(),
+            entries: taps.entries.as_ptr(),
+            taps: taps.len(),
+            step: taps.step,
+            w: w.as_ptr(),
+            store,
+        };
         // SAFETY: the assertions cover the memory that DepthwisePixelArgs and PixelStore ask for. Dest grants
         // the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

@@ -252,32 +252,36 @@ fn tiles_do_not_depend_on_one_another() {
     });
 }
 
-/// Tiles that share a table have the sums of one call each, for an X that begins further on, to the bit.
+/// Tiles that are repeated have the sums of one call each time, for an X that begins further on, to the bit.
 #[test]
-fn tiles_with_one_table_read_x_further_on() {
+fn repeated_tiles_read_x_further_on() {
+    const REPEATS: usize = 4;
     on_every_isa(|isa| {
-        for kernel in pixel_kernels::<f32>(isa) {
-            let (mr, size, shift) = (kernel.mr(), kernel.mr() * kernel.nr(), 11);
+        for (kernel, tiles) in pixel_kernels::<f32>(isa).iter().flat_map(|kernel| [(kernel, 1), (kernel, 2)]) {
+            let (mr, size, shift) = (kernel.mr(), tiles * kernel.mr() * kernel.nr(), 11);
             let case = Case::new(kernel, 4, 7);
-            let table = &case.table[..case.table.len() / TILES];
-            let x: Vec<f32> = Numbers(37).vec(case.x.len() + (TILES - 1) * shift);
-            let operand = |x, tiles| {
-                let taps = PixelTaps::shifted(table, tiles, mr, shift);
+            let table = &case.table[..case.table.len() / TILES * tiles];
+            let x: Vec<f32> = Numbers(37).vec(case.x.len() + (REPEATS - 1) * shift);
+            let operand = |x, repeats| {
+                let taps = PixelTaps::new(table, tiles, mr).repeated(repeats, shift);
                 assert_eq!(taps.len(), case.taps);
                 PixelInput { x, zeros: &case.zeros, channels: case.channels, taps }
             };
-            let (mut together, mut each) = (vec![0.0; TILES * size], vec![0.0; TILES * size]);
-            kernel.partial(&operand(&x, TILES), &case.w, &mut together, false);
-            for (i, tile) in each.chunks_exact_mut(size).enumerate() {
-                kernel.partial(&operand(&x[i * shift..], 1), &case.w, tile, false);
+            let (mut together, mut each) = (vec![0.0; REPEATS * size], vec![0.0; REPEATS * size]);
+            kernel.partial(&operand(&x, REPEATS), &case.w, &mut together, false);
+            for (i, sums) in each.chunks_exact_mut(size).enumerate() {
+                kernel.partial(&operand(&x[i * shift..], 1), &case.w, sums, false);
             }
             assert_eq!(together, each, "{kernel:?}");
             let place = |entry: &[u32]| entry[1..].iter().copied().filter(|place| *place < PixelTaps::ZEROS).max();
             let furthest = table.chunks_exact(1 + mr).filter_map(place).max().expect("a place") as usize;
-            let end = furthest + (TILES - 1) * shift + case.channels;
-            kernel.partial(&operand(&x[..end], TILES), &case.w, &mut together, false);
-            let short = refusal(|| kernel.partial(&operand(&x[..end - 1], TILES), &case.w, &mut together, false));
+            let end = furthest + (REPEATS - 1) * shift + case.channels;
+            kernel.partial(&operand(&x[..end], REPEATS), &case.w, &mut together, false);
+            let mut call = |x, len: usize| kernel.partial(&operand(x, REPEATS), &case.w, &mut together[..len], false);
+            let short = refusal(|| call(&x[..end - 1], REPEATS * size));
             assert!(short.contains("a pixel ends beyond the slice of X"), "{short}");
+            let short = refusal(|| call(&x[..end], REPEATS * size - 1));
+            assert!(short.contains("the tile is too short"), "{short}");
         }
     });
 }
@@ -395,7 +399,7 @@ fn calls_that_cannot_be_are_refused() {
     refused("too few zeros", &[0, PixelTaps::ZEROS, 0], [1, 2, 1], [nr, nr]);
     refused("the panel of W is too short", &[u32::MAX, 1, 2], [1, 2, 3], [nr, nr]);
     let far = refusal(|| {
-        let taps = PixelTaps::shifted(&tap, HUGE, 2, HUGE);
+        let taps = PixelTaps::new(&tap, 1, 2).repeated(HUGE, HUGE);
         let x = PixelInput { x: &[0.0; 99], zeros: &[], channels: 3, taps };
         kernel.partial(&x, &vec![0.0; 3 * nr], &mut vec![0.0; 2 * nr], false);
     });

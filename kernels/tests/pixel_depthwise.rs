@@ -239,6 +239,26 @@ fn short_slices_are_refused() {
 }
 
 #[test]
+fn repeated_tiles_read_x_further_on() {
+    fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
+        // Two tiles of one tap, twice. X has as many values as pixels that are read, and two more.
+        let mr = kernel.mr();
+        let tile = |first: usize| [0].into_iter().chain(first as u32..(first + mr) as u32);
+        let entries: Vec<u32> = tile(0).chain(tile(mr)).collect();
+        let x: Vec<T> = (0..2 * mr + 2).map(|value| T::from_f64(value as f64)).collect();
+        let taps = PixelTaps::new(&entries, 2, mr).repeated(2, 2);
+        let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
+        let epilogue = PixelEpilogue { bias: &[T::ZERO], residual: Residual::NONE, residual_ld: 0, activation };
+        let mut y = vec![T::ZERO; 4 * mr];
+        let pixels = PixelInput { x: &x, zeros: &[], channels: 1, taps };
+        kernel.run(&pixels, &[T::ONE], &mut Dest::from_slice(&mut y), 1, &epilogue);
+        let wants = (0..4 * mr).map(|i| if i < 2 * mr { i } else { i - 2 * mr + 2 });
+        assert!(y.iter().zip(wants).all(|(y, want)| y.to_f64() == want as f64), "{kernel:?}: {y:?}");
+    }
+    for_each_kernel!(check);
+}
+
+#[test]
 fn a_tap_number_is_no_place() {
     fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
         // X has one element, and there are more taps than that.

@@ -19,6 +19,7 @@ use crate::machine::{Machine, Work};
 use crate::spec::Strides;
 use crate::{Axis, Element, Geometry};
 
+#[derive(Clone, Copy)]
 pub(crate) struct Request<'a, T: Element> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) machine: &'a Machine,

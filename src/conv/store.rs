@@ -366,6 +366,7 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
 }
 
 /// Where pixels go in Y.
+#[derive(Debug, Clone)]
 pub(crate) struct PixelPlace {
     pub(crate) layout: Layout,
     /// Positions of Y.

@@ -79,13 +79,14 @@ pub(crate) struct Strides {
 }
 
 impl Strides {
-    /// Those of a tensor whose pixels are `pixel` elements apart. Channels first have no such distance.
+    /// Those of a tensor whose pixels are `pixel` elements apart. Channels first have no such distance, unless
+    /// an image is one pixel.
     pub(crate) fn new(layout: Layout, channels: usize, positions: usize, pixel: usize) -> Self {
         match layout {
-            Layout::ChannelsFirst => {
+            Layout::ChannelsFirst if positions != 1 => {
                 Self { image: channels.saturating_mul(positions), channel: positions, position: 1 }
             }
-            Layout::ChannelsLast => Self { image: positions.saturating_mul(pixel), channel: 1, position: pixel },
+            _ => Self { image: positions.saturating_mul(pixel), channel: 1, position: pixel },
         }
     }
 

@@ -230,22 +230,20 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     // A table that ends within a tap, and a claim that cannot be.
     entries.truncate(entries.len() - usize::from(u.ratio(1, 32)?).min(entries.len()));
     let claimed = if u.ratio(1, 32)? { u.arbitrary()? } else { tiles };
-    let taps = if u.arbitrary()? {
-        PixelTaps::new(&entries, claimed, mr)
-    } else {
-        let shift = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=30)? };
-        PixelTaps::shifted(&entries, claimed, mr, shift)
-    };
+    let repeats = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(1..=3)? };
+    let shift = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=30)? };
+    let taps = PixelTaps::new(&entries, claimed, mr).repeated(repeats, shift);
     let (x, zeros, w) = (near(u, 200 + depth)?, near(u, depth)?, near(u, 6 * depth * nr)?);
     let x = PixelInput { x: &x, zeros: &zeros, channels: depth, taps };
-    let (mut tile, accumulate) = (near(u, tiles * mr * nr)?, u.arbitrary()?);
+    let pixels = tiles * repeats.min(3) * mr;
+    let (mut tile, accumulate) = (near(u, pixels * nr)?, u.arbitrary()?);
     if u.arbitrary()? {
         kernel.partial(&x, &w, &mut tile, accumulate);
         return Ok(());
     }
     let (channels, ld, residual_ld) = (u.int_in_range(0..=nr + 1)?, u.int_in_range(0..=130)?, u.int_in_range(0..=130)?);
     if u.arbitrary()? {
-        let end = channels.saturating_sub(1) * ld + tiles * mr;
+        let end = channels.saturating_sub(1) * ld + pixels;
         let (bias, residual, mut y) = (near(u, channels)?, near(u, end)?, near(u, end)?);
         let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
         let epilogue = Epilogue { bias: &bias, residual, lo: T::NEG_INFINITY, hi: T::INFINITY };
@@ -253,7 +251,7 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         kernel.finish_planes(&x, &w, &mut tile, accumulate, y, ld, channels, &epilogue);
         return Ok(());
     }
-    let end = |ld: usize| (tiles * mr).saturating_sub(1) * ld + channels;
+    let end = |ld: usize| pixels.saturating_sub(1) * ld + channels;
     let (bias, residual, mut y) = (near(u, channels)?, near(u, end(residual_ld))?, near(u, end(ld))?);
     let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
     let activation = if u.arbitrary()? { Activation::IDENTITY } else { Activation::LeakyRelu(T::ONE) };

@@ -23,17 +23,17 @@ use crate::simd::Simd;
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
     // SAFETY: the caller's promise. All offsets stay in what PixelArgs and PixelStore name.
     unsafe {
-        for number in 0..args.tiles {
-            let mut entries = args.entries.add(number * args.step);
-            let x_of_tile = args.x.wrapping_add(number * args.shift);
-            let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+        for (repeat, tile) in (0..args.repeats).flat_map(|repeat| (0..args.tiles).map(move |tile| (repeat, tile))) {
+            let mut entries = args.entries.add(tile * args.step);
+            let x_of_tile = args.x.wrapping_add(repeat * args.shift);
+            let mut sets = [[[V::splat(V::Elem::ZERO); NRV]; MR]; MOST_SETS];
             // Sums that this block finishes begin with the bias, which saves adding it.
             if let PixelOutput::Pixels(store) = &args.store {
                 for j in 0..NRV {
                     let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
                     let bias = V::load_first(store.bias.wrapping_add(j * V::LANES), n);
                     for i in 0..MR {
-                        acc[i][j] = bias;
+                        sets[0][i][j] = bias;
                     }
                 }
             }
@@ -45,10 +45,19 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
                     x[i] = if place < PixelTaps::ZEROS { x_of_tile.wrapping_add(place as usize) } else { args.zeros };
                 }
                 entries = entries.add(1 + MR);
-                block::<V, MR, NRV>(&mut acc, &x, w, args.channels);
+                block::<V, MR, NRV>(&mut sets, &x, w, args.channels);
+            }
+            let mut acc = sets[0];
+            for set in 1..const { sets_of_sums(MR * NRV) } {
+                for i in 0..MR {
+                    for j in 0..NRV {
+                        acc[i][j] = acc[i][j].add(sets[set][i][j]);
+                    }
+                }
             }
             // Hidden from LLVM, which would otherwise read all that follows before the loops, and spill it.
             let args = core::hint::black_box(args);
+            let number = repeat * args.tiles + tile;
             // Without sums to keep, tiles share the first one's place.
             let tile = args.tile.add(if args.keeps_sums() { number * MR * NRV * V::LANES } else { 0 });
             if args.accumulate {
@@ -66,6 +75,19 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
     }
 }
 
+/// Sets of sums, at most.
+const MOST_SETS: usize = 4;
+
+/// Sets of `sums` sums that steps of k add to in turn. The few sums of a small tile alone would wait for the
+/// latency of their multiply-adds: about eight hide it.
+const fn sets_of_sums(sums: usize) -> usize {
+    match sums {
+        ..=2 => MOST_SETS,
+        3..=6 => 2,
+        _ => 1,
+    }
+}
+
 /// The products of one tap: `channels` channels of the pixels at `x` times as many rows of `w`.
 ///
 /// # Safety
@@ -73,21 +95,24 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
 /// vectors.
 #[inline(always)]
 unsafe fn block<V: Simd, const MR: usize, const NRV: usize>(
-    acc: &mut [[V; NRV]; MR],
+    sets: &mut [[[V; NRV]; MR]; MOST_SETS],
     x: &[*const V::Elem; MR],
     w: *const V::Elem,
     channels: usize,
 ) {
     let mut k = 0;
+    let count = const { sets_of_sums(MR * NRV) };
     // SAFETY: the caller's promise. The loads end at `channels`.
     unsafe {
         // One load brings the scalars of several steps, if the ISA multiplies by a lane.
-        while k + V::SCALARS <= channels {
-            steps::<V, MR, NRV>(acc, x, w, k, V::SCALARS);
-            k += V::SCALARS;
+        while k + count * V::SCALARS <= channels {
+            for set in 0..count {
+                steps::<V, MR, NRV>(&mut sets[set], x, w, k + set * V::SCALARS, V::SCALARS);
+            }
+            k += count * V::SCALARS;
         }
         while k < channels {
-            steps::<V, MR, NRV>(acc, x, w, k, 1);
+            steps::<V, MR, NRV>(&mut sets[0], x, w, k, 1);
             k += 1;
         }
     }

@@ -16,30 +16,31 @@ use crate::simd::Simd;
 /// CPU: the ISA of `V`. Memory: as [`DepthwisePixelArgs`] states for `MR`.
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
-    let DepthwisePixelArgs { tiles, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
+    let DepthwisePixelArgs { tiles, repeats, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
     // SAFETY: the caller's promise. No block has more than the remaining channels. Activations in place read
     // what the blocks have stored.
     unsafe {
-        for tile in 0..tiles {
+        for number in 0..repeats * tiles {
+            let (repeat, tile) = (number / tiles, number % tiles);
             let mut c = 0;
             while c < channels {
                 let rest = channels - c;
                 if rest >= NRV * V::LANES {
-                    block::<V, MR, NRV, true>(args, tile, c, rest);
+                    block::<V, MR, NRV, true>(args, (repeat, tile), c, rest);
                     c += NRV * V::LANES;
                 } else if const { V::MASKS && NRV > 1 } && rest > V::LANES {
-                    block::<V, MR, NRV, false>(args, tile, c, rest);
+                    block::<V, MR, NRV, false>(args, (repeat, tile), c, rest);
                     c = channels;
                 } else if const { !V::MASKS && NRV > 1 } && rest >= V::LANES {
-                    block::<V, MR, 1, true>(args, tile, c, rest);
+                    block::<V, MR, 1, true>(args, (repeat, tile), c, rest);
                     c += V::LANES;
                 } else {
-                    block::<V, MR, 1, false>(args, tile, c, rest);
+                    block::<V, MR, 1, false>(args, (repeat, tile), c, rest);
                     c = channels;
                 }
             }
             if !matches!(activation.activation, Activation::Clamp(..)) {
-                let (y, residual) = (y.add(tile * MR * ld), core::ptr::null());
+                let (y, residual) = (y.add(number * MR * ld), core::ptr::null());
                 let (activation, f) = (activation.activation, activation.f);
                 f(&ActivateArgs {
                     activation,
@@ -65,7 +66,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
 #[inline(always)]
 unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
-    tile: usize,
+    (repeat, tile): (usize, usize),
     c: usize,
     n: usize,
 ) {
@@ -74,7 +75,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
         // Sums begin with the bias, which saves adding it.
         let mut acc = [row::<V, NRV, WHOLE>(args.store.bias.add(c), n); MR];
         let (x, zeros, w) =
-            (args.x.wrapping_add(tile * args.shift + c), args.zeros.wrapping_add(c), args.w.wrapping_add(c));
+            (args.x.wrapping_add(repeat * args.shift + c), args.zeros.wrapping_add(c), args.w.wrapping_add(c));
         let mut entries = args.entries.add(tile * args.step);
         for _ in 0..args.taps {
             let w = row::<V, NRV, WHOLE>(w.wrapping_add(*entries as usize * args.store.channels), n);
@@ -90,9 +91,10 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
         }
         // Hidden from LLVM, which would otherwise read all of it before the loop, and spill it.
         let PixelStore { y, ld, residual, residual_ld, activation, .. } = *core::hint::black_box(&args.store);
+        let first = (repeat * args.tiles + tile) * MR;
         if !residual.is_null() {
             for i in 0..MR {
-                let residual = row::<V, NRV, WHOLE>(residual.add((tile * MR + i) * residual_ld + c), n);
+                let residual = row::<V, NRV, WHOLE>(residual.add((first + i) * residual_ld + c), n);
                 for j in 0..NRV {
                     acc[i][j] = acc[i][j].add(residual[j]);
                 }
@@ -104,7 +106,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
         };
         for i in 0..MR {
             for j in 0..NRV {
-                let (sums, y) = (acc[i][j].clamp(lo, hi), y.add((tile * MR + i) * ld + c + j * V::LANES));
+                let (sums, y) = (acc[i][j].clamp(lo, hi), y.add((first + i) * ld + c + j * V::LANES));
                 match WHOLE {
                     true => sums.store(y),
                     false => sums.store_first(y, (n - j * V::LANES).min(V::LANES)),

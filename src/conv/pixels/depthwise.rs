@@ -2,17 +2,18 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::ops::Range;
 
 use convoke_kernels::catalogue::pixel_depthwise_kernels;
 use convoke_kernels::{DepthwisePixelKernel, Isa, PixelInput};
 
-use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileNeeds};
+use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileGroup, TileNeeds};
 use crate::Geometry;
 use crate::blas::Blocks;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::layout::WeightLayout;
-use crate::conv::shares::{GemmSplit, Part};
-use crate::conv::store::{Finish, OutputStore};
+use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
+use crate::conv::store::{Finish, OutputStore, PixelPlace};
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -80,20 +81,29 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 
 impl DepthwiseBlocking {
     fn new<T: Element>(request: &Request<'_, T>, pixels: usize, most_bytes: usize) -> Result<Self, String> {
-        let Request { geometry, machine, .. } = *request;
+        let Request { geometry, machine, threads, .. } = *request;
         let channels = Blocks::new(geometry.out_channels, MOST_CHANNELS);
         let parts = channels.count();
-        let needs = TileNeeds { pixels, channels: channels.size(), parts, is_joined: false };
+        // Each pixel takes as many products in a small tile as in a large one.
+        let least = pixels.div_ceil(2);
+        let needs = TileNeeds { pixels, least, channels: channels.size(), parts, is_joined: false };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         let columns = tiling.chunks();
-        // Each block is a share, because tasks copy what they read of X.
-        let split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: parts };
+        let mut split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: 1 };
+        if threads > 1 {
+            split.shares = (TASKS_PER_THREAD * threads).div_ceil(columns.max(1)).clamp(1, parts.max(1));
+        }
         let near = machine.l1_bytes / 4 / (pixels * channels.size() * size_of::<T::Acc>());
         let mut new = Self { tiling, channels, split, group: near.max(1) };
         if new.is_stored::<T>() {
             new.group = usize::MAX;
         }
         Ok(new)
+    }
+
+    /// The channels of some blocks.
+    fn channels_of(&self, blocks: &Range<usize>) -> Range<usize> {
+        self.channels.range(blocks.start).start..self.channels.range(blocks.end - 1).end
     }
 
     /// Whether kernels store into Y.
@@ -115,10 +125,10 @@ impl DepthwiseBlocking {
                 + Item::STORED_VECTORS.times(sums)
                 + Item::KERNEL_CALLS.times(1.0)
         };
-        let computing = self.tiling.tiles_work(of_tile)
-            + self.tiling.finish_work((channels, vectors))
-            + self.tiling.reading_work(lanes);
-        computing * self.channels.count() as f64 + Item::TASKS.times(self.split.tasks() as f64)
+        let (parts, shares) = (self.channels.count(), self.split.shares);
+        let computing = (self.tiling.tiles_work(of_tile) + self.tiling.finish_work((channels, vectors))) * parts as f64;
+        let reading = self.tiling.reading_work((parts, shares), lanes);
+        computing + reading + Item::TASKS.times(self.split.tasks() as f64)
     }
 }
 
@@ -133,24 +143,20 @@ struct DepthwisePixels<T: Element> {
 }
 
 impl<T: Element> DepthwisePixels<T> {
-    /// Sums a block of channels of a chunk.
+    /// Sums a block of channels of some tiles. `x` begins with the block's first channel.
     fn sum(
         &self,
-        chunk: &PixelChunk<'_, T::Acc>,
-        block: usize,
+        (chunk, tiles, x): (&PixelChunk<'_, T::Acc>, &TileGroup<'_>, &[T::Acc]),
+        channels: Range<usize>,
         store: &OutputStore<'_, '_, T>,
         (finished, rows): (&mut [T::Acc], &mut [T::Acc]),
     ) {
-        let channels = self.blocking.channels.range(block);
-        let taps = self.blocking.tiling.geometry.kernel_volume();
+        let (taps, len) = (self.blocking.tiling.geometry.kernel_volume(), channels.len());
         let w = &store.io.weights[channels.start * taps..channels.end * taps];
-        chunk.for_each_group(self.blocking.group, |tiles| {
-            let x = chunk.x.get(tiles.offset..).unwrap_or(&[]);
-            let x = PixelInput { x, zeros: chunk.zeros, channels: channels.len(), taps: tiles.taps };
-            let (kernel, place) = (&self.kernels[tiles.pixels - 1], chunk.place(&tiles, channels.clone()));
-            store
-                .pixels(&place, channels.len(), (finished, rows), |y, ld, epilogue| kernel.run(&x, w, y, ld, epilogue));
-        });
+        let x = x.get(tiles.offset..).unwrap_or(&[]);
+        let x = PixelInput { x, zeros: chunk.zeros, channels: len, taps: tiles.taps };
+        let (kernel, place) = (&self.kernels[tiles.pixels - 1], PixelPlace { channels, ..tiles.place.clone() });
+        store.pixels(&place, len, (finished, rows), |y, ld, epilogue| kernel.run(&x, w, y, ld, epilogue));
     }
 }
 
@@ -161,8 +167,7 @@ impl<T: Element> Split for DepthwisePixels<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let Part { columns, panels, .. } = self.blocking.split.part(task);
-        let channels = self.blocking.channels.range(panels.start);
-        self.blocking.tiling.patches((columns, &channels), patch);
+        self.blocking.tiling.patches((columns, &self.blocking.channels_of(&panels)), patch);
     }
 }
 
@@ -182,9 +187,20 @@ impl<T: Element> Lowering<T> for DepthwisePixels<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let Part { columns, panels, .. } = self.blocking.split.part(task);
         let mut arena = Arena::new(scratch);
-        let channels = self.blocking.channels.range(panels.start);
-        let chunk = self.blocking.tiling.read(self.isa, (columns, channels), io, (&mut arena, &self.chunk));
-        let staged = (arena.get(self.finished), arena.get(self.rows));
-        self.sum(&chunk, panels.start, &self.finish.store(io), staged);
+        let tiling = &self.blocking.tiling;
+        let (chunk, mut copy) = tiling.open::<T>((columns, &io.strides.x), (&mut arena, &self.chunk));
+        let (finished, rows, store) = (arena.get(self.finished), arena.get(self.rows), self.finish.store(io));
+        for blocks in tiling.read_parts(panels) {
+            let read = self.blocking.channels_of(&blocks);
+            let x = chunk.read(self.isa, io, &read, &mut copy);
+            chunk.for_each_batch(self.blocking.group, |batch| {
+                for channels in blocks.clone().map(|block| self.blocking.channels.range(block)) {
+                    let x = x.get(channels.start - read.start..).unwrap_or(&[]);
+                    for tiles in batch.iter().flatten() {
+                        self.sum((&chunk, tiles, x), channels.clone(), &store, (&mut *finished, &mut *rows));
+                    }
+                }
+            });
+        }
     }
 }

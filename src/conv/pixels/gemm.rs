@@ -2,16 +2,16 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::ops::Range;
 
 use convoke_kernels::catalogue::pixel_widths;
 use convoke_kernels::{Isa, PixelInput, PixelKernel, Real};
 
-use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileNeeds, TiledPhase};
+use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileGroup, TileNeeds, TiledPhase};
 use crate::conv::channel_gemm::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
-use crate::conv::store::{Finish, OutputStore};
+use crate::conv::store::{Finish, OutputStore, PixelPlace};
+use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -75,22 +75,25 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 
 impl<A: Real> PixelBlocking<A> {
     fn new<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
-        let Request { geometry, machine, threads, .. } = *request;
+        let geometry = &view::covered(request.geometry);
+        let request = &Request { geometry, ..*request };
+        let Request { machine, threads, .. } = *request;
         let weights = ChannelWeights::new(request)?;
         let mut widths = pixel_widths::<A>(request.isa());
         let narrow = widths.next().ok_or_else(|| String::from("no kernel for this tile"))?;
         let kernels = [narrow, widths.last().unwrap_or(narrow)];
         let pixels = kernels[0].len().min(kernels[1].len());
         let is_joined = weights.k.count() == 1 && joins_taps(geometry);
-        let needs = TileNeeds { pixels, channels: weights.channels, parts: geometry.group, is_joined };
+        let needs = TileNeeds { pixels, least: pixels, channels: weights.channels, parts: geometry.group, is_joined };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         // Sums that are kept stay in the L1 cache.
         let near = (machine.l1_bytes / 4 / (pixels * weights.nr() * size_of::<A>())).max(1);
         let (is_stored, is_whole) = (tiling.is_stored::<T>(), weights.k.count() == 1);
         let group = if is_stored && is_whole { usize::MAX } else { near };
         let kept = if is_whole { 1 } else { near };
-        let (groups, columns, panels) = (geometry.group, tiling.chunks(), weights.count());
-        let mut split = GemmSplit { images: 1, groups, columns, panels, shares: 1 };
+        // Tasks have panels of several groups, so that they write the tables of a chunk once.
+        let (columns, panels) = (tiling.chunks(), geometry.group * weights.count());
+        let mut split = GemmSplit { images: 1, groups: 1, columns, panels, shares: 1 };
         let tasks = split.tasks();
         if threads > 1 && tasks < TASKS_PER_THREAD * threads {
             split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, panels.max(1));
@@ -106,12 +109,13 @@ impl<A: Real> PixelBlocking<A> {
     fn work<T: Element<Acc = A>>(&self, request: &Request<'_, T>) -> Work {
         let Request { geometry, machine, .. } = *request;
         let (weights, lanes) = (&self.weights, self.weights.panels.lanes);
-        let computing = self.tiling.tiles_work(|phase, pixels| self.tile_work(machine, phase, pixels))
-            + self.tiling.finish_work((weights.rows, weights.vectors()))
-            + self.tiling.reading_work(lanes) * self.split.shares as f64;
+        let computing = (self.tiling.tiles_work(|phase, pixels| self.tile_work(machine, phase, pixels))
+            + self.tiling.finish_work((weights.rows, weights.vectors())))
+            * geometry.group as f64
+            + self.tiling.reading_work((geometry.group, self.split.shares), lanes);
         let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
         let fetching = machine.fetch_weights(bytes * self.split.columns as f64, bytes);
-        machine.overlapped(computing * geometry.group as f64, fetching) + Item::TASKS.times(self.split.tasks() as f64)
+        machine.overlapped(computing, fetching) + Item::TASKS.times(self.split.tasks() as f64)
     }
 
     /// The products of a tile of one group of channels.
@@ -162,13 +166,13 @@ struct PixelGemm<T: Element> {
 }
 
 impl<T: Element> PixelGemm<T> {
-    /// Multiplies panel `p` of a group by all tiles of a chunk.
+    /// Multiplies panel `p` of a group by some tiles of a chunk. `x` begins with the group's first channel.
     fn multiply(
         &self,
-        chunk: &PixelChunk<'_, T::Acc>,
+        (chunk, tiles, x): (&PixelChunk<'_, T::Acc>, &TileGroup<'_>, &[T::Acc]),
         (group, p): (usize, usize),
         store: &OutputStore<'_, '_, T>,
-        scratch: &mut PixelScratch<'_, T::Acc>,
+        PixelScratch { sums, finished, rows: transposed }: &mut PixelScratch<'_, T::Acc>,
     ) {
         let weights = &self.blocking.weights;
         let rows = weights.rows_of(&(p..p + 1));
@@ -176,26 +180,22 @@ impl<T: Element> PixelGemm<T> {
         let (k, step) = (weights.steps(), weights.taps * nr);
         let panel = &weights.of_group(store.io.weights, group)[rows.start * k..][..nr * k];
         let channels = group * weights.rows + rows.start..group * weights.rows + rows.end;
-        let kernels = self.blocking.kernels[usize::from(!is_narrow)];
-        chunk.for_each_group(self.blocking.group, |tiles| {
-            let kernel = &kernels[tiles.pixels - 1];
-            let place = chunk.place(&tiles, channels.clone());
-            for block in weights.k.iter() {
-                let x = chunk.x.get(block.start + tiles.offset..).unwrap_or(&[]);
-                let x = PixelInput { x, zeros: chunk.zeros, channels: block.len() * chunk.joined, taps: tiles.taps };
-                let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
-                if block.end < weights.channels {
-                    kernel.partial(&x, w, scratch.sums, accumulate);
-                    continue;
-                }
-                let (sums, m) = (&mut *scratch.sums, channels.len());
-                if store.planes(&place, |y, ldy, end| kernel.finish_planes(&x, w, sums, accumulate, y, ldy, m, end)) {
-                    continue;
-                }
-                let (sums, staged) = (&mut *scratch.sums, (&mut *scratch.finished, &mut *scratch.rows));
-                store.pixels(&place, nr, staged, |y, ld, end| kernel.finish(&x, w, sums, accumulate, y, ld, m, end));
+        let kernel = &self.blocking.kernels[usize::from(!is_narrow)][tiles.pixels - 1];
+        let (m, place) = (channels.len(), PixelPlace { channels, ..tiles.place.clone() });
+        for block in weights.k.iter() {
+            let x = x.get(block.start + tiles.offset..).unwrap_or(&[]);
+            let x = PixelInput { x, zeros: chunk.zeros, channels: block.len() * chunk.joined(), taps: tiles.taps };
+            let (w, accumulate) = (&panel[block.start * step..block.end * step], block.start > 0);
+            if block.end < weights.channels {
+                kernel.partial(&x, w, sums, accumulate);
+                continue;
             }
-        });
+            if store.planes(&place, |y, ldy, end| kernel.finish_planes(&x, w, sums, accumulate, y, ldy, m, end)) {
+                continue;
+            }
+            let staged = (&mut **finished, &mut **transposed);
+            store.pixels(&place, nr, staged, |y, ld, end| kernel.finish(&x, w, sums, accumulate, y, ld, m, end));
+        }
     }
 }
 
@@ -205,9 +205,13 @@ impl<T: Element> Split for PixelGemm<T> {
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let part = self.blocking.split.part(task);
-        let channels: Range<usize> = self.blocking.weights.channels_of(&part);
-        self.blocking.tiling.patches((part.columns, &channels), patch);
+        let Part { columns, panels, .. } = self.blocking.split.part(task);
+        let weights = &self.blocking.weights;
+        let before = |panel: usize| {
+            let (group, p) = (panel / weights.count(), panel % weights.count());
+            group * weights.rows + weights.rows_of(&(0..p)).end
+        };
+        self.blocking.tiling.patches((columns, &(before(panels.start)..before(panels.end))), patch);
     }
 }
 
@@ -217,15 +221,25 @@ impl<T: Element> Lowering<T> for PixelGemm<T> {
     }
 
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
-        let Part { group, columns, panels, .. } = self.blocking.split.part(task);
+        let Part { columns, panels, .. } = self.blocking.split.part(task);
+        let PixelBlocking { weights, tiling, .. } = &self.blocking;
         let mut arena = Arena::new(scratch);
-        let c = self.blocking.weights.channels;
-        let part = (columns, group * c..(group + 1) * c);
-        let chunk = self.blocking.tiling.read(self.isa, part, io, (&mut arena, &self.chunk));
+        let (chunk, mut copy) = tiling.open::<T>((columns, &io.strides.x), (&mut arena, &self.chunk));
         let (sums, finished, rows) = (arena.get(self.sums), arena.get(self.finished), arena.get(self.rows));
         let (store, mut scratch) = (self.finish.store(io), PixelScratch { sums, finished, rows });
-        for p in panels {
-            self.multiply(&chunk, (group, p), &store, &mut scratch);
+        let (c, count) = (weights.channels, weights.count());
+        for groups in tiling.read_parts(panels.start / count..panels.end.div_ceil(count)) {
+            let x = chunk.read(self.isa, io, &(groups.start * c..groups.end * c), &mut copy);
+            let panels = panels.start.max(groups.start * count)..panels.end.min(groups.end * count);
+            chunk.for_each_batch(self.blocking.group, |batch| {
+                for panel in panels.clone() {
+                    let (group, p) = (panel / count, panel % count);
+                    let x = x.get((group - groups.start) * c..).unwrap_or(&[]);
+                    for tiles in batch.iter().flatten() {
+                        self.multiply((&chunk, tiles, x), (group, p), &store, &mut scratch);
+                    }
+                }
+            });
         }
     }
 }

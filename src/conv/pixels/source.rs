@@ -8,137 +8,135 @@ use convoke_kernels::{Isa, Real, stream, transpose};
 use super::taps::{AxisWindow, PixelPhase, PixelWindow, RowPlaces};
 use crate::conv::contract::Io;
 use crate::element::Element;
+use crate::spec::Strides;
 use crate::{Geometry, Layout};
 
 /// How a layer reads X.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PixelSource {
-    InPlace {
-        /// Whether the taps of a row are one, because their pixels are neighbours.
-        is_joined: bool,
-    },
-    Copy(RowCopy),
+pub(super) struct PixelSource {
+    /// Whether the taps of a row are one, because their pixels are neighbours. A copy then has padding.
+    pub(super) is_joined: bool,
+    /// None if X is read in place.
+    pub(super) copy: Option<RowCopy>,
 }
 
-/// A window of X in the type of sums, with the channels of a task. If the taps of a row are joined, it has
-/// padding.
+/// A window of X in the type of sums, with some of the channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RowCopy {
-    pub(super) is_joined: bool,
+    /// Values of a pixel.
+    pub(super) pixel: usize,
     /// Values of a window, at most.
     pub(super) most_len: usize,
 }
 
+/// The scratch for copies of X.
+pub(super) struct CopyScratch<'a, A> {
+    pub(super) copy: &'a mut [A],
+    pub(super) widened: &'a mut [A],
+}
+
 impl fmt::Display for PixelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InPlace { .. } => "in place",
-            Self::Copy(_) => "in copied rows",
-        })
+        f.write_str(if self.copy.is_some() { "in copied rows" } else { "in place" })
     }
 }
 
 impl PixelSource {
     pub(super) fn copy_len(&self) -> usize {
-        match self {
-            Self::InPlace { .. } => 0,
-            Self::Copy(copy) => copy.most_len,
-        }
+        self.copy.map_or(0, |copy| copy.most_len)
     }
 
-    pub(super) fn is_joined(&self) -> bool {
-        match self {
-            Self::InPlace { is_joined } => *is_joined,
-            Self::Copy(copy) => copy.is_joined,
-        }
-    }
-
-    /// The window of a chunk that reads `pixels` of a phase.
-    pub(super) fn window<'a>(
+    /// How the rows lie that a chunk of some pixels of a phase reads.
+    pub(super) fn places<'a>(
         &self,
         geometry: &Geometry,
-        phase: &PixelPhase,
-        pixels: &Range<usize>,
+        strides: &Strides,
+        (phase, pixels): (&PixelPhase, &Range<usize>),
         outer: &'a mut [AxisWindow],
-    ) -> PixelWindow<'a> {
-        match self {
-            Self::InPlace { .. } => PixelWindow::whole(geometry, outer),
-            Self::Copy(copy) => phase.window(geometry, pixels, copy.is_joined, outer),
-        }
+    ) -> RowPlaces<'a> {
+        let Some(copy) = self.copy else {
+            let window = PixelWindow::whole(geometry, outer);
+            let pixel = of_pixels(geometry, strides).position;
+            // Pixels of a wider tensor are no neighbours. The weights are the same for taps one by one.
+            let is_joined = self.is_joined && pixel == geometry.in_channels;
+            return RowPlaces { row: window.columns.len() * pixel, window, pixel, is_joined };
+        };
+        let window = phase.window(geometry, pixels, self.is_joined, outer);
+        RowPlaces { row: window.columns.len() * copy.pixel, window, pixel: copy.pixel, is_joined: self.is_joined }
     }
 
-    /// The operand of a chunk that reads a window of X, and how its rows lie. It begins with the first
-    /// of `channels`.
-    pub(super) fn read<'a, T: Element>(
+    /// The operand of a chunk, from the first of some channels on.
+    pub(super) fn read<'s, T: Element>(
         &self,
         isa: Isa,
-        io: &Io<'a, T>,
+        io: &Io<'s, T>,
         geometry: &Geometry,
-        (channels, window): (Range<usize>, PixelWindow<'a>),
-        (copy, widened): (&'a mut [T::Acc], &mut [T::Acc]),
-    ) -> (&'a [T::Acc], RowPlaces<'a>) {
-        let (width, pixel) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x.position);
-        let (channel, channels) = (channels.start, channels.len());
-        match self {
-            Self::InPlace { is_joined } => {
-                let x = T::as_acc(io.x).unwrap_or(&[]);
-                // Pixels of a wider tensor are no neighbours. The weights are the same for taps one by one.
-                let is_joined = *is_joined && pixel == geometry.in_channels;
-                let places = RowPlaces { window, row: width * pixel, pixel, is_joined };
-                (x.get(channel..).unwrap_or(&[]), places)
-            }
-            Self::Copy(layout) => {
-                let inside = window.columns.start.clamp(0, width as isize) as usize
-                    ..window.columns.end.clamp(0, width as isize) as usize;
-                let row_len = window.columns.len() * channels;
-                assert!(window.pixels() * channels <= copy.len(), "the window fits its copy");
-                for (index, to) in (0..window.rows()).zip(copy.chunks_exact_mut(row_len.max(1))) {
-                    let (image, row) = window.row(geometry, index);
-                    let before = (inside.start as isize - window.columns.start) as usize * channels;
-                    let (before, rest) = to.split_at_mut(before);
-                    let (to, behind) = rest.split_at_mut(inside.len() * channels);
-                    before.fill(T::Acc::ZERO);
-                    behind.fill(T::Acc::ZERO);
-                    let first = io.strides.x.at(image, channel, row * width + inside.start);
-                    let x = io.x.get(first..).unwrap_or(&[]);
-                    match geometry.x_layout {
-                        Layout::ChannelsLast => fill(isa, x, (pixel, channels), to),
-                        Layout::ChannelsFirst => fill_transposed(isa, x, (io.strides.x.channel, channels), to, widened),
-                    }
-                }
-                let (pixel, is_joined) = (channels, layout.is_joined);
-                (copy, RowPlaces { window, row: row_len, pixel, is_joined })
-            }
+        (channels, places): (&Range<usize>, &RowPlaces<'_>),
+        CopyScratch { copy, widened }: &'s mut CopyScratch<'_, T::Acc>,
+    ) -> &'s [T::Acc] {
+        if self.copy.is_none() {
+            return T::as_acc(io.x).and_then(|x| x.get(channels.start..)).unwrap_or(&[]);
         }
+        let RowPlaces { window, row: row_len, pixel, .. } = places;
+        let (width, strides) = (geometry.axes[geometry.axes.len() - 1].input, of_pixels(geometry, &io.strides.x));
+        let inside = window.columns.start.clamp(0, width as isize) as usize
+            ..window.columns.end.clamp(0, width as isize) as usize;
+        assert!(window.rows() * row_len <= copy.len(), "the window fits its copy");
+        let before = (inside.start as isize - window.columns.start) as usize * pixel;
+        let mut rest = &mut **copy;
+        window.for_each_run(geometry, |image, row, rows| {
+            let to = rest.split_off_mut(..rows * row_len).unwrap_or(&mut []);
+            // Rows of a run of several have no padding.
+            let inside_len = to.len() - (row_len - inside.len() * pixel);
+            let (before, to) = to.split_at_mut(before);
+            let (to, behind) = to.split_at_mut(inside_len);
+            before.fill(T::Acc::ZERO);
+            behind.fill(T::Acc::ZERO);
+            let first = strides.at(image, channels.start, row * width + inside.start);
+            let x = io.x.get(first..).unwrap_or(&[]);
+            match geometry.x_layout {
+                Layout::ChannelsLast => fill(isa, (x, strides.position), channels.len(), (to, *pixel)),
+                Layout::ChannelsFirst => {
+                    fill_transposed(isa, (x, strides.channel), channels.len(), (to, *pixel), widened);
+                }
+            }
+        });
+        copy
     }
 }
 
-/// Copies pixels of a row. `x` begins with the first, and they are `pixel` elements apart.
-fn fill<T: Element>(isa: Isa, x: &[T], (pixel, channels): (usize, usize), to: &mut [T::Acc]) {
-    if pixel == channels {
+/// How the pixels of X lie. An image of one pixel may be a whole one of X.
+fn of_pixels(geometry: &Geometry, strides: &Strides) -> Strides {
+    let of_image = Strides { channel: 1, position: strides.image, ..*strides };
+    if geometry.input_spatial() == 1 { of_image } else { *strides }
+}
+
+/// Copies some channels of pixels of a row. `x` begins with the first, and they are `x_pixel` elements apart.
+fn fill<T: Element>(isa: Isa, (x, x_pixel): (&[T], usize), channels: usize, (to, pixel): (&mut [T::Acc], usize)) {
+    if x_pixel == channels && pixel == channels {
         return stream::widen(isa, &x[..to.len()], to);
     }
-    for (i, to) in to.chunks_exact_mut(channels.max(1)).enumerate() {
-        stream::widen(isa, &x[i * pixel..][..to.len()], to);
+    for (i, to) in to.chunks_exact_mut(pixel.max(1)).enumerate() {
+        stream::widen(isa, &x[i * x_pixel..][..channels], &mut to[..channels]);
     }
 }
 
-/// Copies pixels of a row from rows of channels. `x` begins with the first of them, and they are `channel`
+/// Copies pixels of a row from rows of channels. `x` begins with the first of them, and they are `x_channel`
 /// elements apart. They go through `widened`, if X has not the type of sums.
 fn fill_transposed<T: Element>(
     isa: Isa,
-    x: &[T],
-    (channel, channels): (usize, usize),
-    to: &mut [T::Acc],
+    (x, x_channel): (&[T], usize),
+    channels: usize,
+    (to, pixel): (&mut [T::Acc], usize),
     widened: &mut [T::Acc],
 ) {
-    let pixels = to.len().checked_div(channels).unwrap_or(0);
+    let pixels = to.len().checked_div(pixel).unwrap_or(0);
     let size = (channels, pixels);
     if let Some(x) = T::as_acc(x) {
-        return transpose(isa, size, (x, channel), (to, channels));
+        return transpose(isa, size, (x, x_channel), (to, pixel));
     }
     for (c, row) in widened.chunks_exact_mut(pixels.max(1)).enumerate().take(channels) {
-        stream::widen(isa, &x[c * channel..][..row.len()], row);
+        stream::widen(isa, &x[c * x_channel..][..row.len()], row);
     }
-    transpose(isa, size, (widened, pixels), (to, channels));
+    transpose(isa, size, (widened, pixels), (to, pixel));
 }

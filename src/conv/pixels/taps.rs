@@ -247,18 +247,29 @@ impl<'a> PixelWindow<'a> {
         self.images.len().saturating_mul(outer)
     }
 
-    pub(super) fn pixels(&self) -> usize {
-        self.rows().saturating_mul(self.columns.len())
-    }
-
     /// The image of a row of the window, and its number among the rows of the image.
-    pub(super) fn row(&self, geometry: &Geometry, mut index: usize) -> (usize, usize) {
+    fn row(&self, geometry: &Geometry, mut index: usize) -> (usize, usize) {
         let (mut row, mut step) = (0, 1);
         for ([first, len], axis) in self.outer.iter().zip(&geometry.axes).rev() {
             row += (first + index % len) * step;
             (index, step) = (index / len, step * axis.input);
         }
         (self.images.start + index, row)
+    }
+
+    /// Calls `run` for each run of rows of an image without gaps between their pixels, in order: with the
+    /// image, the first row's number in it, and their number.
+    pub(super) fn for_each_run(&self, geometry: &Geometry, mut run: impl FnMut(usize, usize, usize)) {
+        let whole_row = self.columns == (0..geometry.axes[geometry.axes.len() - 1].input as isize);
+        let (mut rows, mut is_whole) = (1, whole_row);
+        for ([_, len], axis) in self.outer.iter().zip(&geometry.axes).rev().take_while(|_| whole_row) {
+            rows *= if is_whole { *len } else { 1 };
+            is_whole &= *len == axis.input;
+        }
+        for first in (0..self.rows()).step_by(rows.max(1)) {
+            let (image, row) = self.row(geometry, first);
+            run(image, row, rows);
+        }
     }
 }
 
@@ -278,7 +289,7 @@ pub(super) struct RowPlaces<'a> {
 pub(super) struct TableWriter<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) phase: &'a PixelPhase,
-    pub(super) places: RowPlaces<'a>,
+    pub(super) places: &'a RowPlaces<'a>,
 }
 
 impl TableWriter<'_> {
@@ -320,6 +331,24 @@ impl TableWriter<'_> {
         of_row.min(1 + behind as usize / (pixels * last.advance)).max(1)
     }
 
+    /// The row of the window that a row of the phase reads through its first taps. None if a tap is padding: the
+    /// tables of two rows without padding differ by a shift.
+    pub(super) fn first_row(&self, row: usize) -> Option<usize> {
+        let (mut index, mut at, mut step) = (row % self.phase.rows(), 0, 1);
+        let axes = self.phase.outer().iter().zip(&self.geometry.axes).zip(self.places.window.outer);
+        for ((line, axis), [first, len]) in axes.rev() {
+            let output = index % line.count;
+            let (least, most) = line.reach()?;
+            let inputs = (line.input(output, least), line.input(output, most));
+            if inputs.0 < 0 || inputs.1 >= axis.input as isize {
+                return None;
+            }
+            at += (inputs.0 as usize - first) * step;
+            (index, step) = (index / line.count, step * len);
+        }
+        Some(at + (row / self.phase.rows() - self.places.window.images.start) * step)
+    }
+
     /// Writes the entries of pixels of one row, from column `column` of a table of `pitch` columns on.
     fn write_segment(
         &self,
@@ -330,7 +359,7 @@ impl TableWriter<'_> {
         column: usize,
     ) -> usize {
         let (axes, last) = (&self.geometry.axes, self.phase.last());
-        let RowPlaces { window, row: row_step, pixel, is_joined } = &self.places;
+        let RowPlaces { window, row: row_step, pixel, is_joined } = self.places;
         let (kernel, input) = (axes[axes.len() - 1].kernel, axes[axes.len() - 1].input);
         let taps = if *is_joined { &last.taps[..1] } else { &last.taps[..] };
         let len = outputs.len();
@@ -346,15 +375,15 @@ impl TableWriter<'_> {
                     let Some(entry) = rest.next() else { return };
                     written += 1;
                     entry[0] = if *is_joined { number } else { number * kernel + tap } as u32;
-                    let mut from = last.input(outputs.start, *at);
-                    for place in &mut entry[column..column + len] {
-                        let is_inside = *is_joined || (0..input as isize).contains(&from);
-                        *place = begin
-                            + match is_inside {
-                                true => ((from - window.columns.start) as usize * pixel) as u32,
-                                false => PixelTaps::ZEROS,
-                            };
-                        from += last.advance as isize;
+                    let from = last.input(outputs.start, *at);
+                    // In 32 bits, so that vectors take several: numbers of inputs outside of X wrap to great ones.
+                    let mut place = ((from - window.columns.start) as usize).wrapping_mul(*pixel) as u32;
+                    let (mut input, end) = if *is_joined { (0, 1) } else { (from as u32, input as u32) };
+                    let (inputs, places) = (if *is_joined { 0 } else { last.advance as u32 }, last.advance * pixel);
+                    for entry in &mut entry[column..column + len] {
+                        *entry = begin + if input < end { place } else { PixelTaps::ZEROS };
+                        input = input.wrapping_add(inputs);
+                        place = place.wrapping_add(places as u32);
                     }
                 }
             },
