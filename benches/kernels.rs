@@ -17,7 +17,7 @@ use convoke_kernels::interleave::{Deinterleave, MOST_VECTORS, OutputRun, PhaseCo
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Dest, Epilogue, InterleaveKernel, Real, Residual, RowOffsets, WinogradKernel, channel_kernels, depthwise_kernels,
-    grouped_kernels, interleave_kernels, pixel_kernels, spatial_kernels, transpose, two_row_kernels, winograd_kernels,
+    grouped_kernels, interleave_kernels, pixel_kernels, spatial_kernels, transpose, winograd_kernels,
 };
 use convoke_tools::peak::{self, Direct, GemmOperands, Grouped, OnePixelTap};
 use criterion::measurement::Measurement;
@@ -49,7 +49,7 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_spatial(kernel)));
     }
-    for kernel in channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)) {
+    for kernel in channel_kernels::<T>(isa) {
         let mut operands = GemmOperands::channel(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));

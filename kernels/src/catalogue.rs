@@ -19,7 +19,6 @@ use crate::{Isa, Real};
 pub(crate) struct Kernels<T: 'static> {
     pub(crate) spatial: &'static [SpatialKernel<T>],
     pub(crate) channel: &'static [ChannelKernel<T>],
-    pub(crate) two_row: &'static [ChannelKernel<T>],
     pub(crate) pixel: &'static [PixelKernel<T>],
     pub(crate) pixel_depthwise: &'static [DepthwisePixelKernel<T>],
     pub(crate) winograd: &'static [WinogradKernel<T>],
@@ -80,7 +79,6 @@ macro_rules! getter {
 }
 getter!(spatial_kernels, spatial: SpatialKernel, "GEMM kernels with vectors along output positions");
 getter!(channel_kernels, channel: ChannelKernel, "GEMM kernels with vectors along output channels");
-getter!(two_row_kernels, two_row: ChannelKernel, "GEMM kernels with vectors along channels, for two rows of pixels");
 getter!(pixel_kernels, pixel: PixelKernel, "GEMM kernels with vectors along channels, for pixels anywhere in X");
 getter!(pixel_depthwise_kernels, pixel_depthwise: DepthwisePixelKernel, "depthwise kernels with vectors along channels, for pixels anywhere in X");
 getter!(winograd_kernels, winograd: WinogradKernel, "Winograd transforms");

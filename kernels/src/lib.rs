@@ -50,8 +50,7 @@ mod x86_64;
 
 pub use catalogue::{
     activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
-    interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose, two_row_kernels,
-    winograd_kernels,
+    interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose, winograd_kernels,
 };
 pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, TapTable,

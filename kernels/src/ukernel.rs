@@ -49,7 +49,7 @@ impl RowOffsets {
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
-        RowOffsetsRef { offsets: &self.offsets[range], max: self.max, pitch: 0 }
+        RowOffsetsRef { offsets: &self.offsets[range], max: self.max }
     }
 
     /// Number of rows.
@@ -72,8 +72,6 @@ pub struct RowOffsetsRef<'a> {
     pub(crate) offsets: &'a [u32],
     /// An upper bound of all offsets.
     pub(crate) max: usize,
-    /// Elements from one row of pixels to the next, for kernels of two rows of pixels.
-    pitch: usize,
 }
 
 impl RowOffsetsRef<'_> {
@@ -86,14 +84,6 @@ impl RowOffsetsRef<'_> {
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> Self {
         Self { offsets: &self.offsets[range], ..*self }
-    }
-
-    /// The same rows for a kernel of two rows of pixels, the second of which begins `pitch` elements
-    /// after the first.
-    #[inline]
-    #[must_use]
-    pub fn with_pitch(self, pitch: usize) -> Self {
-        Self { pitch, ..self }
     }
 
     /// Number of rows.
@@ -471,16 +461,13 @@ pub(crate) enum Places {
 /// channels.
 ///
 /// Memory: `w` is readable for `panels * kc * NR` elements, and `koff` for `kc`. For every k <
-/// `kc`, `x + koff[k]` is readable for MR elements; for a kernel of two rows, `x + koff[k]` and
-/// `x + koff[k] + pitch` are readable for MR / 2 elements each. `tile` is readable and writable
-/// for `panels * MR * NR`. `store` is valid as [`ChannelStore`] states.
+/// `kc`, `x + koff[k]` is readable for MR elements. `tile` is readable and writable for `panels * MR * NR`. `store`
+/// is valid as [`ChannelStore`] states.
 pub(crate) struct ChannelArgs<T> {
     /// Panels, one behind the other. 1 unless `MR` is 1 and there is no `store`.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) x: *const T,
-    /// The distance of two rows of pixels.
-    pub(crate) pitch: usize,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
     /// The address that is prefetched, any address. It moves by `prefetch_step` bytes with each step of
@@ -562,23 +549,22 @@ macro_rules! tile_kernel {
             mr: usize,
             nrv: usize,
             lanes: usize,
-            rows: usize,
             fmas: usize,
             loads: usize,
             code: Code<unsafe fn(&$args<T>)>,
         }
 
         impl<T: Real> $kernel<T> {
-            /// A kernel with vectors `V` and its MR scalars in one row or two.
+            /// A kernel with vectors `V`.
             pub(crate) const fn new<V: Simd<Elem = T>>(
                 (name, isa): (&'static str, Isa),
-                (mr, nr, rows): (usize, usize, usize),
+                (mr, nr): (usize, usize),
                 f: unsafe fn(&$args<T>),
             ) -> Self {
                 let nrv = nr / V::LANES;
-                let loads = nrv * V::REGISTERS + rows * (mr / rows).div_ceil(V::SCALARS);
+                let loads = nrv * V::REGISTERS + mr.div_ceil(V::SCALARS);
                 let (fmas, code) = (mr * nrv * V::REGISTERS, Code::new(isa, f));
-                Self { name, mr, nrv, lanes: V::LANES, rows, fmas, loads, code }
+                Self { name, mr, nrv, lanes: V::LANES, fmas, loads, code }
             }
 
             #[doc = $rows]
@@ -597,13 +583,6 @@ macro_rules! tile_kernel {
             #[must_use]
             pub fn nrv(&self) -> usize {
                 self.nrv
-            }
-
-            /// Rows of the MR scalars: 1, or 2 with half of them each,
-            /// [`RowOffsetsRef::with_pitch`](crate::RowOffsetsRef::with_pitch) apart.
-            #[must_use]
-            pub fn rows(&self) -> usize {
-                self.rows
             }
 
             /// Multiply-adds of whole registers in one step of k.
@@ -806,9 +785,7 @@ impl<T: Real> SpatialKernel<T> {
 impl<T: Real> ChannelKernel<T> {
     /// Computes `tile = [tile +] X * W` over one K block, and keeps it in `tile` as `[MR][NR]`.
     ///
-    /// * `x`, `koff`: element k of pixel i is `x[koff[k] + i]`. For a kernel of [two
-    ///   rows](Self::rows), element k of pixel i of the second row is `x[koff[k] + pitch + i]`;
-    ///   the pixels of the second row follow those of the first one in the tile;
+    /// * `x`, `koff`: element k of pixel i is `x[koff[k] + i]`;
     /// * `w`: a packed panel, `[kc][NR]`;
     /// * `prefetch`: what to prefetch meanwhile.
     ///
@@ -880,18 +857,14 @@ impl<T: Real> ChannelKernel<T> {
         store: Option<ChannelStore<T>>,
     ) {
         let kc = koff.offsets.len();
-        // The branch saves a division.
-        let (pixels, second) = if self.rows == 1 { (self.mr, 0) } else { (self.mr / self.rows, koff.pitch) };
-        let end = koff.max.saturating_add(second).saturating_add(pixels);
-        assert!(kc == 0 || x.len() >= end, "the pixels end beyond the slice of X");
+        assert!(kc == 0 || x.len() >= koff.max.saturating_add(self.mr), "the pixels end beyond the slice of X");
         let channels = self.nr().saturating_mul(panels);
         assert!(w.len() >= kc.saturating_mul(channels), "the panels of W are too short");
         assert!(tile.len() >= self.mr.saturating_mul(channels), "the tile is too short");
-        let (is_stream, pitch) = (prefetch.is_stream, koff.pitch);
+        let is_stream = prefetch.is_stream;
         let (prefetch, prefetch_step) = prefetch.or(w);
         let (x, koff, w, tile) = (x.as_ptr(), koff.offsets.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
-        let args =
-            ChannelArgs { panels, kc, x, pitch, koff, w, prefetch, prefetch_step, is_stream, tile, accumulate, store };
+        let args = ChannelArgs { panels, kc, x, koff, w, prefetch, prefetch_step, is_stream, tile, accumulate, store };
         // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
         // ChannelStore ask for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };

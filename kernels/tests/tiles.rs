@@ -7,7 +7,7 @@ use common::{Numbers, UNTOUCHED};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::{
     ChannelKernel, Column, Dest, Epilogue, Isa, Prefetch, Real, Residual, RowOffsets, SpatialKernel, StoreMap,
-    activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
+    activation_kernel, channel_kernels, spatial_kernels,
 };
 
 /// Steps of k: none, one, an odd number, and many.
@@ -29,7 +29,6 @@ fn every_available_isa_has_kernels_of_all_kinds_and_types() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         assert!(!spatial_kernels::<f32>(isa).is_empty() && !spatial_kernels::<f64>(isa).is_empty(), "{isa}");
         assert!(!channel_kernels::<f32>(isa).is_empty() && !channel_kernels::<f64>(isa).is_empty(), "{isa}");
-        assert!(!two_row_kernels::<f32>(isa).is_empty() && !two_row_kernels::<f64>(isa).is_empty(), "{isa}");
     }
 }
 
@@ -41,11 +40,6 @@ fn names_say_type_operation_and_tile() {
         }
         for k in channel_kernels::<f64>(isa) {
             assert_eq!(k.name(), format!("f64_channel_gemm_{}x{}", k.nr(), k.mr()));
-            assert_eq!(k.rows(), 1);
-        }
-        for k in two_row_kernels::<f64>(isa) {
-            assert_eq!(k.name(), format!("f64_two_row_gemm_{}x{}", k.nr(), k.mr()));
-            assert!(k.rows() == 2 && k.mr().is_multiple_of(2), "{k:?}");
         }
     }
 }
@@ -310,7 +304,7 @@ fn slices_too_short_for_spatial_tiles_are_refused() {
 fn channel_tiles_are_products_and_are_finished_as_rows_of_pixels() {
     fn check<T: Real>() {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for kernel in channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)) {
+            for kernel in channel_kernels::<T>(isa) {
                 for depth in DEPTHS {
                     for channels in [1, kernel.nr() / 2 + 1, kernel.nr()] {
                         channel(kernel, depth, channels, depth % 2 == 1);
@@ -325,21 +319,19 @@ fn channel_tiles_are_products_and_are_finished_as_rows_of_pixels() {
 
 fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, with_residual: bool) {
     let (mr, nr, mut numbers) = (kernel.mr(), kernel.nr(), Numbers(5));
-    let (width, pitch) = (mr / kernel.rows(), 19);
     let offsets: Vec<u32> = (0..depth as u32).map(|k| (k * 37 + 5) % 101).collect();
     let (rows, end) = (RowOffsets::new(offsets.clone()), offsets.iter().max().map_or(0, |max| *max as usize + 1));
-    let x: Vec<T> = numbers.vec(end + (kernel.rows() - 1) * pitch + width - 1);
+    let x: Vec<T> = numbers.vec(end + mr - 1);
     let w: Vec<T> = numbers.vec(depth * nr);
     let what = |i: usize, c: usize| format!("{kernel:?} depth {depth}, pixel {i}, channel {c}");
     let sum = |i: usize, c: usize, before: f64| {
-        let at = i / width * pitch + i % width;
-        product((0..depth).map(|k| (x[offsets[k] as usize + at].to_f64(), w[k * nr + c].to_f64())), before)
+        product((0..depth).map(|k| (x[offsets[k] as usize + i].to_f64(), w[k * nr + c].to_f64())), before)
     };
     let before: Vec<T> = numbers.vec(mr * nr);
     for accumulate in [false, true] {
         let partial = |prefetch: Prefetch| {
             let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
-            kernel.partial(&x, rows.rows(0..depth).with_pitch(pitch), &w, prefetch, &mut tile, accumulate);
+            kernel.partial(&x, rows.rows(0..depth), &w, prefetch, &mut tile, accumulate);
             tile
         };
         let tile = partial(Prefetch::NONE);
@@ -360,7 +352,7 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
     let mut tile = before.clone();
     kernel.finish(
         &x,
-        rows.rows(0..depth).with_pitch(pitch),
+        rows.rows(0..depth),
         &w,
         Prefetch::lines(&x),
         &mut tile,
@@ -379,24 +371,6 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
         let (want, magnitude) = sum(i, c, before[i * nr + c].to_f64());
         let want = want + bias[c].to_f64() + if with_residual { residual[at].to_f64() } else { 0.0 };
         assert_close(*got, want.clamp(-0.75, 1.25), magnitude + 2.0, depth, &what(i, c));
-    }
-}
-
-#[test]
-fn two_rows_are_refused_where_x_ends_before_the_second() {
-    let kernel = two_row_kernels::<f32>(Isa::Portable).first().expect("a kernel");
-    let (width, nr) = (kernel.mr() / 2, kernel.nr());
-    let (rows, w) = (RowOffsets::packed(3, 4), vec![0.0; 3 * nr]);
-    let run = |x: usize, pitch: usize| {
-        let (x, mut tile) = (vec![0.0; x], vec![0.0; kernel.mr() * nr]);
-        kernel.partial(&x, rows.rows(0..3).with_pitch(pitch), &w, Prefetch::NONE, &mut tile, false);
-    };
-    // The last offset is 8.
-    run(8 + 10 + width, 10);
-    for (x, pitch) in [(8 + 10 + width - 1, 10), (8 + 10 + width, usize::MAX)] {
-        let panic = std::panic::catch_unwind(|| run(x, pitch)).expect_err("refused");
-        let message = panic.downcast_ref::<&str>().expect("a message");
-        assert!(message.contains("the pixels end beyond the slice of X"), "{message}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use convoke_kernels::catalogue::{channel_kernels, channel_widths, two_row_kernels};
+use convoke_kernels::catalogue::{channel_kernels, channel_widths};
 use convoke_kernels::{ChannelKernel, Isa, Prefetch, Real};
 
 use crate::machine::Machine;
@@ -89,8 +89,6 @@ pub(crate) struct ChannelTiles<T: Real> {
     wider: usize,
     /// By panel (wide, narrow), then by tile (wider, narrower).
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
-    /// The kernels of two rows at once, by panel, where rows have few enough pixels.
-    two_rows: Option<[&'static ChannelKernel<T>; 2]>,
     rate: Rate,
 }
 
@@ -108,9 +106,8 @@ impl<T: Real> ChannelTiles<T> {
         };
         let kernels = [pair(wide)?, pair(least)?];
         let panels = ChannelPanels { lanes: least[0].lanes(), wide: wide[0].nr() };
-        let two_rows = two_rows(isa, width, panels);
         let rate = Rate::new(machine);
-        Some(Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, rate })
+        Some(Self { panels, width, count, narrow, wider: width % count, kernels, rate })
     }
 
     /// The name of the kernel that does most of the work.
@@ -142,31 +139,18 @@ impl<T: Real> ChannelTiles<T> {
         start(t)..start(t + 1)
     }
 
-    pub(crate) fn most_pixels(&self) -> usize {
-        self.two_rows(self.nr()).map_or(self.pixels(0).len(), ChannelKernel::mr)
-    }
-
     /// The kernel for a tile of `pixels`, and a panel of `channels` channels.
     pub(crate) fn kernel(&self, pixels: usize, channels: usize) -> &'static ChannelKernel<T> {
         let pair = self.kernels[usize::from(self.panels.panel(channels).1)];
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
-    /// The kernel for two rows of pixels and a panel of `channels` channels. None if rows are too long.
-    pub(crate) fn two_rows(&self, channels: usize) -> Option<&'static ChannelKernel<T>> {
-        self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
-    }
-
-    /// Estimated cycles of one step of k for a row of pixels and all channels. `are_paired` allows
-    /// kernels of two rows.
-    pub(crate) fn cycles(&self, machine: &Machine, channels: usize, are_paired: bool) -> f64 {
+    /// Estimated cycles of one step of k for a row of pixels and all channels.
+    pub(crate) fn cycles(&self, machine: &Machine, channels: usize) -> f64 {
         let last = channels % self.nr();
-        let of_panel = |channels: usize| match self.two_rows(channels).filter(|_| are_paired) {
-            Some(kernel) => kernel_cycles(machine, kernel) / 2.0,
-            None => {
-                let tile = |t: usize| kernel_cycles(machine, self.kernel(self.pixels(t).len(), channels));
-                (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
-            }
+        let of_panel = |channels: usize| {
+            let tile = |t: usize| kernel_cycles(machine, self.kernel(self.pixels(t).len(), channels));
+            (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
         };
         (channels / self.nr()) as f64 * of_panel(self.nr()) + if last == 0 { 0.0 } else { of_panel(last) }
     }
@@ -179,13 +163,6 @@ impl<T: Real> ChannelTiles<T> {
 /// Estimated cycles of one step of k of a tile.
 fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
     machine.tile_cycles(kernel.fmas(), kernel.loads() as f64)
-}
-
-/// The kernels for two rows of `width` pixels, for wide panels and for narrow ones.
-fn two_rows<T: Real>(isa: Isa, width: usize, panels: ChannelPanels) -> Option<[&'static ChannelKernel<T>; 2]> {
-    let kernels = two_row_kernels::<T>(isa);
-    let find = |nr: usize| kernels.iter().find(|k| k.mr() == 2 * width && k.nr() == nr);
-    Some([find(panels.wide)?, find(panels.lanes)?])
 }
 
 /// How output channels are cut into panels.

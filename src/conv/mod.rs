@@ -6,6 +6,7 @@
 
 mod channel_gemm;
 mod channel_tiles;
+mod channel_weights;
 mod col2im;
 pub(crate) mod contract;
 mod depthwise;

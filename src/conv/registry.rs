@@ -158,10 +158,10 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
     vec![
         Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer),
         Candidate::new("gemm", Conv, ANY, gemm::offer),
-        Candidate::new("channel-gemm", None, ANY, channel_gemm::offer),
         Candidate::new("im2col:native", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Native, bytes)),
         Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),
         Candidate::new("im2col:matrixmultiply", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),
+        Candidate::new("channel-gemm", ConvTranspose, ANY, channel_gemm::offer),
         Candidate::new("transposed", ConvTranspose, transposed::accepts, transposed::offer),
         Candidate::new("col2im:native", ConvTranspose, col2im::accepts, |r, bytes| {
             col2im::offer(r, Blas::Native, bytes)

@@ -8,7 +8,7 @@ use crate::common::{Combination, Operands, Oracle, algorithms, isas, layer};
 use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_kernels::{
     channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
-    pixel_depthwise_kernels, pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+    pixel_depthwise_kernels, pixel_kernels, spatial_kernels, winograd_kernels,
 };
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
@@ -41,8 +41,7 @@ pub(crate) fn expected() -> Vec<Isa> {
 /// Whether a kernel's name is in the tier's tables for a computing type.
 fn is_kernel_of<A: convoke_kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    let mut channel = channel_kernels::<A>(isa).iter().chain(two_row_kernels(isa));
-    let channel = channel.any(|k| k.name() == name && k.isa() == isa);
+    let channel = channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let pixel = pixel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let pixel = pixel || pixel_depthwise_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let interleave = interleave_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);

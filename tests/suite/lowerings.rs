@@ -254,51 +254,6 @@ fn a_planner_that_is_free_to_choose_is_right() {
     for_each_type!(check());
 }
 
-/// If rows have few pixels, `channel-gemm` multiplies two rows at once. It does not if a single
-/// row is left, or if the rows' taps differ much.
-#[test]
-fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
-    fn check<T: Scalar>() {
-        let (mut two_rows, mut all) = (0, 0);
-        let layers = [
-            layer(Conv::new([37, 9, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 9, 8, 8]),
-            // An odd number of rows, and K in several blocks with a last one of few channels.
-            layer(Conv::new([20, 130, 3, 3]).pads([1, 1, 1, 1]), [1, 130, 5, 4]),
-            layer(Conv::new([70, 5, 2, 3]).group(2).pads([0, 2, 1, 0]), [2, 10, 6, 4]),
-            // Taps along the axis of the rows that differ from row to row, and one row without
-            // taps.
-            layer(Conv::new([33, 8, 7, 1]).pads([3, 0, 3, 0]), [1, 8, 7, 5]),
-            layer(Conv::new([16, 6, 1, 1]).strides([1, 2]).pads([1, 0, 2, 0]), [1, 6, 3, 11]),
-            // Rows of several planes, with another pitch between the planes.
-            layer(Conv::new([18, 4, 2, 2, 2]).pads([1, 0, 1, 0, 1, 0]), [1, 4, 3, 4, 3]),
-            // Parts of rows with different taps.
-            layer(Conv::new([40, 7, 3, 3]).dilations([4, 4]).pads([4, 4, 4, 4]), [1, 7, 11, 14]),
-            layer(Conv::new([35, 200, 3, 3]).dilations([3, 2]).pads([3, 2, 3, 2]), [1, 200, 9, 4]),
-        ];
-        for (layer, is_finite) in layers.iter().flat_map(|layer| [true, false].map(|is_finite| (layer, is_finite))) {
-            let geometry = layer.geometry();
-            let mut operands = Operands::<T>::uniform(&geometry, 7).with_bias(&geometry).with_residual(&geometry);
-            if !is_finite {
-                let last = operands.w.len() - 2;
-                (operands.w[0], operands.w[last]) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
-            }
-            let oracle = Oracle::new(&geometry, &operands);
-            let combinations = Combination::all().filter(|c| c.algorithm == named("channel-gemm"));
-            for (combination, threads) in combinations.flat_map(|c| [1, 2, 3].map(|threads| (c, threads))) {
-                let plan = combination.plan::<T>(layer, |planner| planner.threads(threads)).expect("every Conv");
-                two_rows += usize::from(plan.kernel().contains("two_row_gemm"));
-                all += 1;
-                let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
-                assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {plan:?}");
-            }
-        }
-        // f64 on NEON and in portable code has the fewest such layers: only those with rows of
-        // two or three pixels.
-        assert!(two_rows >= 6, "{two_rows} of {all}");
-    }
-    for_each_type!(check());
-}
-
 #[test]
 fn rejections_are_for_the_documented_reasons() {
     let conv = layer(Conv::new([4, 3, 3, 3]), [1, 3, 8, 8]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke::Isa;
 use convoke_kernels::{
     Real, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
-    pixel_kernels, spatial_kernels, two_row_kernels, winograd_kernels,
+    pixel_kernels, spatial_kernels, winograd_kernels,
 };
 
 use crate::peak;
@@ -23,7 +23,6 @@ pub enum Op {
     /// A GEMM, vectors along output channels.
     ChannelGemm,
     /// A GEMM for two rows of pixels, vectors along output channels.
-    TwoRowGemm,
     /// A GEMM for pixels anywhere in X, vectors along output channels.
     PixelGemm,
     /// Direct sums, vectors along output rows.
@@ -36,15 +35,13 @@ pub enum Op {
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Gemm, Self::ChannelGemm, Self::TwoRowGemm, Self::PixelGemm, Self::Dw, Self::Dwt, Self::Group];
+    pub const ALL: [Self; 6] = [Self::Gemm, Self::ChannelGemm, Self::PixelGemm, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
         match self {
             Self::Gemm => "output positions",
             Self::ChannelGemm => "output channels",
-            Self::TwoRowGemm => "output channels, two rows",
             Self::PixelGemm => "output channels, any pixels",
             Self::Dw => "output rows, direct",
             Self::Dwt => "groups, direct",
@@ -56,7 +53,7 @@ impl Op {
     #[must_use]
     pub fn module(self) -> &'static str {
         match self {
-            Self::Gemm | Self::ChannelGemm | Self::TwoRowGemm => "gemm",
+            Self::Gemm | Self::ChannelGemm => "gemm",
             Self::PixelGemm => "pixel",
             Self::Dw | Self::Dwt => "depthwise",
             Self::Group => "grouped",
@@ -69,7 +66,6 @@ impl Op {
         match self {
             Self::Gemm => "gemm",
             Self::ChannelGemm => "channel_gemm",
-            Self::TwoRowGemm => "two_row_gemm",
             Self::PixelGemm => "pixel_gemm",
             Self::Dw => "dw",
             Self::Dwt => "dwt",
@@ -79,7 +75,7 @@ impl Op {
 
     /// Whether MR stands before NR in the name of its kernels.
     fn is_mr_first(self) -> bool {
-        !matches!(self, Self::ChannelGemm | Self::TwoRowGemm | Self::Dwt)
+        !matches!(self, Self::ChannelGemm | Self::Dwt)
     }
 
     /// The name of a tile, such as `f32_gemm_8x48`.
@@ -128,9 +124,9 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
         let rate = measure.map(|duration| peak::spatial(k, duration));
         tile(k.name(), Op::Gemm, (k.mr(), k.nr()), rate)
     });
-    let channel = channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)).map(|k| {
+    let channel = channel_kernels::<T>(isa).iter().map(|k| {
         let rate = measure.map(|duration| peak::channel(k, duration));
-        tile(k.name(), if k.rows() == 1 { Op::ChannelGemm } else { Op::TwoRowGemm }, (k.mr(), k.nr()), rate)
+        tile(k.name(), Op::ChannelGemm, (k.mr(), k.nr()), rate)
     });
     let pixel = pixel_kernels::<T>(isa).iter().map(|k| {
         let rate = measure.map(|duration| peak::pixel(k, duration));

@@ -128,7 +128,7 @@ impl<T: Real> GemmOperands<T> {
 
     /// Calls the kernel that the operands are for.
     pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
-        let offsets = self.offsets.rows(0..self.offsets.len()).with_pitch(kernel.mr() / kernel.rows());
+        let offsets = self.offsets.rows(0..self.offsets.len());
         kernel.partial(&self.rows, offsets, &self.panel, Prefetch::NONE, &mut self.tile, false);
     }
 }

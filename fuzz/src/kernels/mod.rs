@@ -14,8 +14,7 @@ use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
     ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelTaps, PixelInput, Prefetch, Real, Residual, RowOffsets,
     RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_kernels, spatial_kernels, transpose,
-    two_row_kernels,
-};
+    };
 
 use crate::with_bytes;
 
@@ -186,12 +185,10 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         }
         return Ok(());
     }
-    let kernels = if u.arbitrary()? { channel_kernels::<T>(isa) } else { two_row_kernels::<T>(isa) };
-    let kernel: &ChannelKernel<T> = u.choose(kernels)?;
-    let (pitch, panels) = (u.int_in_range(0..=60)?, u.int_in_range(0..=3)?);
-    let koff = if u.ratio(1, 32)? { koff.with_pitch(u.arbitrary()?) } else { koff.with_pitch(pitch) };
+    let kernel: &ChannelKernel<T> = u.choose(channel_kernels::<T>(isa))?;
+    let panels = u.int_in_range(0..=3)?;
     let (mr, nr) = (kernel.mr(), kernel.nr());
-    let (x, w) = (near(u, 200 + pitch + mr)?, near(u, depth * nr * panels.max(1))?);
+    let (x, w) = (near(u, 200 + mr)?, near(u, depth * nr * panels.max(1))?);
     let mut tile = near(u, mr * nr * panels.max(1))?;
     match u.int_in_range(0..=2)? {
         0 => kernel.partial(&x, koff, &w, Prefetch::lines(&x), &mut tile, accumulate),

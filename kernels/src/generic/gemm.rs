@@ -8,8 +8,7 @@
 //! * [`spatial`]: vectors run along output positions. Row k of B is `b + koff[k]`, A is packed,
 //!   and the broadcasts are weights;
 //! * [`channel`]: vectors run along output channels of packed weights, and the broadcasts are
-//!   input elements at `x + koff[k] + i`. [`two_rows`] has broadcasts of a second row of pixels,
-//!   too.
+//!   input elements at `x + koff[k] + i`.
 
 use super::VectorEpilogue;
 use crate::Real;
@@ -133,53 +132,35 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
         if const { MR == 1 } && args.panels != 1 {
             return panels::<V, NRV>(args);
         }
-        rows_of_pixels::<V, 1, MR, NRV>(args);
+        one_panel::<V, MR, NRV>(args);
     }
 }
 
-/// The tile of two rows of `PIXELS` pixels times `NRV` vectors of packed weights, along output
-/// channels. A single row of few pixels has too few sums to hide the latency of multiply-adds,
-/// and reads the weights too often.
+/// The tile of `MR` pixels times a panel of `NRV` vectors.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR = 2 * PIXELS` in two rows and
-/// `NR = NRV * V::LANES`.
+/// As [`channel`], with a single panel.
 #[inline(always)]
-pub(crate) unsafe fn two_rows<V: Simd, const PIXELS: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
-    // SAFETY: the caller's promise, passed on.
-    unsafe { rows_of_pixels::<V, 2, PIXELS, NRV>(args) };
-}
-
-/// The tile of `ROWS` rows of `PIXELS` pixels times a panel of `NRV` vectors.
-///
-/// # Safety
-/// As [`channel`], with `MR = ROWS * PIXELS`, and a single panel.
-#[inline(always)]
-unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const NRV: usize>(
-    args: &ChannelArgs<V::Elem>,
-) {
-    // SAFETY: the caller's promise. Row r of the tile begins r * PIXELS * NR elements into it.
+unsafe fn one_panel<V: Simd, const MR: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
+    // SAFETY: the caller's promise.
     unsafe {
-        let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; PIXELS]; ROWS];
+        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         // Each way of prefetching has its own loop, because a second line costs an instruction with each
         // step. Tiles of few pixels do not use pairs of lines, and tiles of many pixels do not stream.
         let is_pairs = const { NRV * size_of::<V>() > Prefetch::LINE } && args.prefetch_step == 2 * Prefetch::LINE;
-        if const { ROWS * PIXELS <= Prefetch::STREAM_PIXELS } && args.is_stream {
-            channel_sums::<V, ROWS, PIXELS, NRV, STREAM>(&mut acc, args);
-        } else if const { ROWS * PIXELS >= Prefetch::STREAM_PIXELS } && is_pairs {
-            channel_sums::<V, ROWS, PIXELS, NRV, 2>(&mut acc, args);
+        if const { MR <= Prefetch::STREAM_PIXELS } && args.is_stream {
+            channel_sums::<V, MR, NRV, STREAM>(&mut acc, args);
+        } else if const { MR >= Prefetch::STREAM_PIXELS } && is_pairs {
+            channel_sums::<V, MR, NRV, 2>(&mut acc, args);
         } else {
-            channel_sums::<V, ROWS, PIXELS, NRV, 1>(&mut acc, args);
+            channel_sums::<V, MR, NRV, 1>(&mut acc, args);
         }
-        for row in 0..ROWS {
-            let tile = args.tile.add(row * PIXELS * NRV * V::LANES);
-            if args.accumulate {
-                add_tile::<V, PIXELS, NRV>(&mut acc[row], tile);
-            }
-            store_tile::<V, PIXELS, NRV>(&acc[row], tile);
+        if args.accumulate {
+            add_tile::<V, MR, NRV>(&mut acc, args.tile);
         }
+        store_tile::<V, MR, NRV>(&acc, args.tile);
         if let Some(store) = &args.store {
-            store_transposed::<V>(args.tile, ROWS * PIXELS, NRV, store);
+            store_transposed::<V>(args.tile, MR, NRV, store);
         }
     }
 }
@@ -258,14 +239,14 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
 /// The value of `LINES` for a stream: the panel's own rows are prefetched.
 const STREAM: usize = 0;
 
-/// The loop over k of [`rows_of_pixels`]. It prefetches `LINES` lines with each step, or the
+/// The loop over k of [`one_panel`]. It prefetches `LINES` lines with each step, or the
 /// panel's own rows for [`STREAM`].
 ///
 /// # Safety
-/// As [`rows_of_pixels`].
+/// As [`one_panel`].
 #[inline(always)]
-unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NRV: usize, const LINES: usize>(
-    acc: &mut [[[V; NRV]; PIXELS]; ROWS],
+unsafe fn channel_sums<V: Simd, const MR: usize, const NRV: usize, const LINES: usize>(
+    acc: &mut [[V; NRV]; MR],
     args: &ChannelArgs<V::Elem>,
 ) {
     let (mut w, mut prefetch) = (args.w, args.prefetch);
@@ -287,9 +268,7 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
             for j in 0..NRV {
                 b[j] = V::load(w.add(j * V::LANES));
             }
-            for row in 0..ROWS {
-                update::<V, PIXELS, NRV>(&mut acc[row], x.add(row * args.pitch), &b, Side(w));
-            }
+            update::<V, MR, NRV>(acc, x, &b, Side(w));
             w = w.add(NRV * V::LANES);
         }
     }

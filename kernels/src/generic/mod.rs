@@ -119,7 +119,6 @@ macro_rules! kernels {
         $isa:expr, #[$attr:meta], $elem:ident in $vector:ident;
         gemm: $($gemm_nr:literal x [$($gemm_mr:literal)+]),+;
         channel_gemm: $($channel_nr:literal x [$($channel_mr:literal)+]),+;
-        two_row_gemm: $($two_row_nr:literal x [$($two_row_mr:literal)+]),+;
         pixel_gemm: $($pixel_nr:literal x [$($pixel_mr:literal)+]),+;
         pixel_dw: $pixel_dw_nr:literal x [$($pixel_dw_mr:literal)+];
         dw: $dw_nr:literal x [$($dw_mr:literal)+];
@@ -138,8 +137,6 @@ macro_rules! kernels {
             mod gemm of super::$vector, #[$attr];
             fn gemm<MR, NRV>(crate::ukernel::SpatialArgs<$elem>) = crate::generic::gemm::spatial::<V, MR, NRV>;
             fn channel_gemm<MR, NRV>(crate::ukernel::ChannelArgs<$elem>) = crate::generic::gemm::channel::<V, MR, NRV>;
-            fn two_row_gemm<PIXELS, NRV>(crate::ukernel::ChannelArgs<$elem>) =
-                crate::generic::gemm::two_rows::<V, PIXELS, NRV>;
         }
 
         $crate::generic::compile! {
@@ -195,22 +192,17 @@ macro_rules! kernels {
         pub(crate) static KERNELS: Kernels<$elem> = Kernels {
             spatial: &[$($(crate::SpatialKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_gemm_", $gemm_mr, "x", $gemm_nr), $isa),
-                ($gemm_mr, $gemm_nr, 1),
+                ($gemm_mr, $gemm_nr),
                 gemm::gemm::<$gemm_mr, { $gemm_nr / LANES }>,
             )),+),+],
             channel: &[$($(crate::ChannelKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_channel_gemm_", $channel_nr, "x", $channel_mr), $isa),
-                ($channel_mr, $channel_nr, 1),
+                ($channel_mr, $channel_nr),
                 gemm::channel_gemm::<$channel_mr, { $channel_nr / LANES }>,
-            )),+),+],
-            two_row: &[$($(crate::ChannelKernel::new::<$vector>(
-                (concat!(stringify!($elem), "_two_row_gemm_", $two_row_nr, "x", $two_row_mr), $isa),
-                ($two_row_mr, $two_row_nr, 2),
-                gemm::two_row_gemm::<{ $two_row_mr / 2 }, { $two_row_nr / LANES }>,
             )),+),+],
             pixel: &[$($(crate::PixelKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_pixel_gemm_", $pixel_mr, "x", $pixel_nr), $isa),
-                ($pixel_mr, $pixel_nr, 1),
+                ($pixel_mr, $pixel_nr),
                 pixel::pixel_gemm::<$pixel_mr, { $pixel_nr / LANES }>,
             )),+),+],
             pixel_depthwise: &[$(crate::DepthwisePixelKernel::new::<$vector>(
@@ -220,7 +212,7 @@ macro_rules! kernels {
             )),+],
             grouped: &[$($(crate::GroupedKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_group_", $group_mr, "x", $group_nr), $isa),
-                ($group_mr, $group_nr, 1),
+                ($group_mr, $group_nr),
                 grouped::group::<$group_mr, { $group_nr / LANES }>,
             )),+),+],
             winograd: &$crate::generic::transforms!($isa, $elem, $vector),

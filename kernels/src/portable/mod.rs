@@ -12,7 +12,6 @@ crate::generic::kernels! {
     mod of_f32: crate::Isa::Portable, #[inline(never)], f32 in F32x8;
     gemm: 8 x [1 2 3 4], 16 x [1 2];
     channel_gemm: 8 x [1 2 3 4];
-    two_row_gemm: 8 x [4];
     pixel_gemm: 8 x [1 2 3 4];
     pixel_dw: 8 x [1 2 3 4];
     dw: 8 x [1 2 3];
@@ -24,7 +23,6 @@ crate::generic::kernels! {
     mod of_f64: crate::Isa::Portable, #[inline(never)], f64 in F64x4;
     gemm: 4 x [1 2 3 4], 8 x [1 2];
     channel_gemm: 4 x [1 2 3 4];
-    two_row_gemm: 4 x [4];
     pixel_gemm: 4 x [1 2 3 4];
     pixel_dw: 4 x [1 2 3 4];
     dw: 4 x [1 2 3];

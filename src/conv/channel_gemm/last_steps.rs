@@ -32,7 +32,6 @@ impl<A: Real> LastSteps<'_, A> {
     ) {
         let Self { x, koff, w, prefetch, accumulate, bias } = *self;
         let ldy = store.io.y.shape().positions;
-        // The two rows of pixels of a two-row kernel are neighbours in Y.
         let stores = [Stores::row(at, kernel.mr()).times(bias.len(), ldy)];
         let stored = store.direct(at, bias, stores, |mut y, epilogue| {
             kernel.finish(x, koff, w, prefetch, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);
@@ -49,7 +48,7 @@ impl<A: Real> LastSteps<'_, A> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_kernels::catalogue::{channel_kernels, two_row_kernels};
+    use convoke_kernels::catalogue::channel_kernels;
     use convoke_kernels::{ChannelKernel, Isa, Real};
 
     use super::STAGED_ELEMENTS;
@@ -62,8 +61,6 @@ mod tests {
         for isa in Isa::ALL {
             check(channel_kernels::<f32>(isa));
             check(channel_kernels::<f64>(isa));
-            check(two_row_kernels::<f32>(isa));
-            check(two_row_kernels::<f64>(isa));
         }
     }
 }

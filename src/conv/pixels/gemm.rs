@@ -7,7 +7,7 @@ use convoke_kernels::catalogue::pixel_widths;
 use convoke_kernels::{Isa, PixelInput, PixelKernel, Real};
 
 use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileGroup, TileNeeds, TiledPhase};
-use crate::conv::channel_gemm::ChannelWeights;
+use crate::conv::channel_weights::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
 use crate::conv::store::{Finish, OutputStore, PixelPlace};

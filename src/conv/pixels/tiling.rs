@@ -180,7 +180,7 @@ impl PixelTiling {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
         let mut new = Self { geometry, source, phases: Vec::new(), pixels, least, entries, chunk: 0 };
-        new.phases = new.cut_into_chunks(request, needs, phases, most_bytes);
+        new.phases = new.cut_into_chunks(request, needs, &phases, most_bytes);
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
         let (most_len, most) = (new.copied().0.saturating_mul(channels), planes::MOST_BYTES / size_of::<T::Acc>());
         if let Some(copy) = &mut new.source.copy {
@@ -214,7 +214,7 @@ impl PixelTiling {
         &mut self,
         request: &Request<'_, T>,
         needs: &TileNeeds,
-        phases: Vec<PixelPhase>,
+        phases: &[PixelPhase],
         most_bytes: usize,
     ) -> Vec<TiledPhase> {
         let cut = |tiling: &Self, chunk| phases.iter().map(|phase| tiling.phase_tiles(phase, chunk)).collect();

@@ -417,7 +417,6 @@ impl Name {
         let (is_mr_first, pointers) = match kind {
             "gemm" => (true, 1),
             "channel_gemm" => (false, 1),
-            "two_row_gemm" => (false, 2),
             // Pixels have a pointer each, which LLVM replaces by one counter if they are more than a few.
             "pixel_gemm" => (true, 3),
             _ => return None,
@@ -448,8 +447,7 @@ fn tile_name(isa: Isa, dtype: &str, module: &str, function: &str) -> Option<Stri
     // A vector of f64 is two of NEON's registers.
     let registers = if isa == Isa::Neon && dtype == "f64" { 2 } else { 1 };
     let lanes = registers * register_lanes(isa, dtype) / if module == "narrow" { 2 } else { 1 };
-    let mr = if op == Op::TwoRowGemm { 2 * rows } else { rows };
-    Some(op.name(dtype, mr, vectors * lanes) + suffix)
+    Some(op.name(dtype, rows, vectors * lanes) + suffix)
 }
 
 /// Elements of a register.
@@ -738,7 +736,6 @@ mod tests {
         assert_eq!(name(tile), expected);
         assert_eq!(name(&format!("{tile} (.llvm.4636524461619941761)")), expected);
         let x86 = |kernel: &str| name(&format!("convoke_kernels::x86_64::avx512::of_f64::{kernel}")).unwrap().1;
-        assert_eq!(x86("gemm::two_row_gemm::<4, 2>"), "f64::gemm::f64_two_row_gemm_16x8");
         assert_eq!(x86("pixel::pixel_gemm::<14, 2>"), "f64::pixel::f64_pixel_gemm_14x16");
         assert_eq!(x86("narrow::dw_direct::<3>"), "f64::depthwise::f64_dw_3x4_direct");
         assert_eq!(x86("depthwise::dwt::<3>"), "f64::depthwise::f64_dwt_8x3");
@@ -766,7 +763,6 @@ mod tests {
         };
         assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_gemm_8x48"), Some((8, 48, 24)));
         assert_eq!(sizes(Isa::Avx512, "f64::gemm::f64_channel_gemm_16x14"), Some((14, 16, 28)));
-        assert_eq!(sizes(Isa::Avx512, "f32::gemm::f32_two_row_gemm_32x8"), Some((8, 32, 16)));
         assert_eq!(sizes(Isa::Avx2, "f32::gemm::f32_gemm_6x16"), Some((6, 16, 12)));
         assert_eq!(sizes(Isa::Avx2, "f32::pixel::f32_pixel_gemm_6x16"), Some((6, 16, 12)));
         assert_eq!(sizes(Isa::Neon, "f64::gemm::f64_gemm_6x8"), Some((6, 8, 24)));

@@ -29,7 +29,6 @@ crate::generic::kernels! {
     gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
         12 x [1 2 3 4 5 6 7 8 9], 16 x [1 2 3 4 5 6], 24 x [1 2 3 4], 32 x [1 2 3], 48 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-    two_row_gemm: 4 x [4 6 8 10 12], 8 x [4 6 8 10 12];
     pixel_gemm: 4 x [1 2 3 4 5 6 7 8 9], 8 x [1 2 3 4 5 6 7 8 9];
     pixel_dw: 8 x [1 2 3 4 5 6 7 8 9 10 11 12];
     dw: 4 x [1 2 3 4 5 6];
@@ -41,7 +40,6 @@ crate::generic::kernels! {
     mod of_f64: crate::Isa::Neon, #[target_feature(enable = "neon")], f64 in F64x4;
     gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12], 8 x [1 2 3 4 5 6], 12 x [1 2 3 4], 16 x [1 2 3], 24 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-    two_row_gemm: 4 x [4 6], 8 x [4 6];
     pixel_gemm: 4 x [1 2 3 4 5], 8 x [1 2 3 4 5];
     pixel_dw: 4 x [1 2 3 4 5 6 7 8 9 10 11 12];
     dw: 4 x [1 2 3 4];

@@ -23,7 +23,6 @@ crate::generic::kernels! {
     mod of_f32: crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], f32 in F32x8;
     gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6], 24 x [1 2 3], 32 x [1 2], 48 x [1 2];
     channel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
-    two_row_gemm: 8 x [4 6], 16 x [4 6];
     pixel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
     pixel_dw: 16 x [1 2 3 4 5 6 7];
     dw: 8 x [1 2 3 4 5 6];
@@ -36,7 +35,6 @@ crate::generic::kernels! {
     mod of_f64: crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], f64 in F64x4;
     gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6], 12 x [1 2 3], 16 x [1 2], 24 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-    two_row_gemm: 4 x [4 6], 8 x [4 6];
     pixel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
     pixel_dw: 8 x [1 2 3 4 5 6 7];
     dw: 4 x [1 2 3 4 5 6];

@@ -1,4 +1,4 @@
-//! How these lowerings pack weights.
+//! Weights of GEMM with vectors along output channels.
 
 use alloc::string::String;
 use core::ops::Range;
@@ -25,17 +25,17 @@ const LEAST_CHANNELS: usize = 16;
 /// W is packed in panels of output channels, each `[K][NR]`. K is ordered by blocks of channels, then
 /// taps, then channels of the block.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::conv) struct ChannelWeights {
-    pub(in crate::conv) groups: usize,
+pub(crate) struct ChannelWeights {
+    pub(crate) groups: usize,
     /// Output channels of a group.
-    pub(in crate::conv) rows: usize,
+    pub(crate) rows: usize,
     /// The same, with the padding of the last panel.
-    pub(in crate::conv) padded: usize,
+    pub(crate) padded: usize,
     /// Input channels of a group, and the same in blocks of K.
-    pub(in crate::conv) channels: usize,
-    pub(in crate::conv) k: Blocks,
-    pub(in crate::conv) taps: usize,
-    pub(in crate::conv) panels: ChannelPanels,
+    pub(crate) channels: usize,
+    pub(crate) k: Blocks,
+    pub(crate) taps: usize,
+    pub(crate) panels: ChannelPanels,
 }
 
 impl ChannelWeights {
@@ -44,7 +44,7 @@ impl ChannelWeights {
     /// # Errors
     /// Weights that are packed already have another layout, the ISA has no kernels, or the packed
     /// weights would be too large.
-    pub(in crate::conv) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
+    pub(crate) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
         let geometry = request.geometry;
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
@@ -67,53 +67,53 @@ impl ChannelWeights {
         }
     }
 
-    pub(in crate::conv) fn layout(&self) -> WeightLayout {
+    pub(crate) fn layout(&self) -> WeightLayout {
         WeightLayout::ChannelPanels { nr: self.nr(), block: self.k.size() }
     }
 
-    pub(in crate::conv) fn nr(&self) -> usize {
+    pub(crate) fn nr(&self) -> usize {
         self.panels.wide
     }
 
     /// Panels of a group.
-    pub(in crate::conv) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.rows.div_ceil(self.nr())
     }
 
     /// Vectors of a pixel of Y.
-    pub(in crate::conv) fn vectors(&self) -> usize {
+    pub(crate) fn vectors(&self) -> usize {
         self.rows.div_ceil(self.panels.lanes)
     }
 
-    pub(in crate::conv) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
+    pub(crate) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
         (panels.start * self.nr()).min(self.rows)..(panels.end * self.nr()).min(self.rows)
     }
 
     /// The output channels of a task, counted over all groups.
-    pub(in crate::conv) fn channels_of(&self, part: &Part) -> Range<usize> {
+    pub(crate) fn channels_of(&self, part: &Part) -> Range<usize> {
         let (rows, first) = (self.rows_of(&part.panels), part.group * self.rows);
         first + rows.start..first + rows.end
     }
 
-    pub(in crate::conv) fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.channels * self.taps
     }
 
     /// Packed values of all groups.
-    pub(in crate::conv) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.groups * self.group_len()
     }
 
     /// Packed values of a group.
-    pub(in crate::conv) fn group_len(&self) -> usize {
+    pub(crate) fn group_len(&self) -> usize {
         self.padded * self.steps()
     }
 
-    pub(in crate::conv) fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
+    pub(crate) fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
-    pub(in crate::conv) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
+    pub(crate) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
         let Self { rows, channels, taps, k: blocks, .. } = *self;
         if self.group_len() == 0 {
             return;
