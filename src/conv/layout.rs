@@ -71,7 +71,7 @@ impl WeightLayout {
         match self {
             Self::AsGiven | Self::Exact => Algorithm::NAIVE.0,
             Self::Panels { .. } => "gemm",
-            Self::ChannelPanels { .. } => "channel-gemm",
+            Self::ChannelPanels { .. } => "pixel-gemm",
             Self::Blas { .. } => "im2col",
             Self::BlasColumns { .. } => "col2im",
             Self::PhasePanels { .. } => "transposed",

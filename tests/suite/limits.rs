@@ -120,7 +120,7 @@ fn weights_that_do_not_serve_within_the_limit_are_to_be_packed_again() {
             let packer = Planner::new().isa(isa).algorithm(algorithm);
             must_pack_again::<f32>(&packer, &planner, &operator, [&[1, 4, 8, 8], &[1, 4, size, size]])
         };
-        for algorithm in [named("gemm"), named("channel-gemm"), named("winograd")] {
+        for algorithm in [named("gemm"), named("winograd")] {
             for size in [8, 9, 40] {
                 // Naive loops need nothing.
                 assert!(packs_again(algorithm, 0, size), "{algorithm} on {isa}, {size}");

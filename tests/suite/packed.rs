@@ -163,7 +163,7 @@ fn the_form_of_saved_weights_changes_with_their_version_only() {
     const PACKS: [&str; 10] = [
         "winograd",
         "gemm",
-        "channel-gemm",
+        "pixel-gemm",
         "im2col:native",
         "transposed",
         "col2im:native",

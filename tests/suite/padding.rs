@@ -130,7 +130,7 @@ fn weights_packed_without_some_taps_serve_other_sizes() {
 fn weights_without_the_taps_that_a_plan_leaves_out_are_rejected() {
     let conv = Conv::new([4, 4, 3, 3]).pads([1; 4]);
     // The algorithm has the same panels and blocks for both sizes, on every ISA.
-    let planner = || Planner::new().algorithm(named("channel-gemm"));
+    let planner = || Planner::new().algorithm(named("pixel-gemm"));
     let plan = |x_shape: &[usize]| planner().plan::<f32>(conv.clone(), x_shape).unwrap();
     let (small, large) = (plan(&[1, 4, 3, 1]), plan(&[1, 4, 8, 8]));
     let weights = |plan: &convoke::Plan<f32>| Operands::uniform(plan.geometry(), 1);
@@ -156,17 +156,4 @@ fn a_layer_of_which_one_tap_meets_input_is_planned_as_1x1() {
     assert!(explanation.contains(plan.explain().taps().unwrap()), "{explanation}");
     let weights = Operands::<f32>::uniform(plan.geometry(), 1).pack(&plan);
     assert!(plan.packed_bytes() <= weights.bytes() && weights.bytes() < plan.packed_bytes() + 256, "{plan:?}");
-}
-
-#[test]
-fn products_with_padding_are_left_out_of_channel_gemm() {
-    for (conv, x_shape) in [
-        (Conv::new([256, 256, 3, 3]).dilations([12, 12]).pads([12; 4]), vec![1, 256, 33, 33]),
-        (Conv::new([64, 64, 3]).dilations([512]).pads([512, 512]), vec![1, 64, 1000]),
-        (Conv::new([64, 64, 3, 3, 3]).dilations([8; 3]).pads([8; 6]), vec![1, 64, 12, 12, 12]),
-    ] {
-        // It is forced, as other algorithms may be faster still.
-        let plan = Planner::new().algorithm(named("channel-gemm")).plan::<f32>(conv, &x_shape).unwrap();
-        assert!(format!("{:#}", plan.explain()).contains("products with padding left out"), "{plan:?}");
-    }
 }

@@ -98,7 +98,7 @@ fn one_shot_calls_check_x_before_they_allocate() {
 fn no_channels_at_any_width() {
     for positions in 1..=400 {
         for m in 1..=3 {
-            for algorithm in [named("gemm"), named("channel-gemm")] {
+            for algorithm in [named("gemm"), named("pixel-gemm")] {
                 let plan =
                     Planner::new().algorithm(algorithm).plan::<f32>(Conv::new([m, 0, 1]), &[1, 0, positions]).unwrap();
                 let packed = plan.pack(&[], Some(&vec![1.5; m])).unwrap();
@@ -140,7 +140,7 @@ fn absurd_workspaces_exceed_the_limit() {
 fn planes_of_wrapping_size_are_refused_or_not_needed() {
     let far = 6_148_914_691_236_517_204;
     let conv = Conv::new([1, 1, 2, 2]).dilations([2, far]).pads([2, far, 0, 0]);
-    for algorithm in [named("gemm"), named("channel-gemm")] {
+    for algorithm in [named("gemm"), named("pixel-gemm")] {
         let plan = Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 1, 1]);
         let Ok(plan) = plan else { continue };
         let packed = plan.pack(&[1.0, 2.0, 3.0, 4.0], None).unwrap();
@@ -197,7 +197,7 @@ fn absurd_kernels_beside_zero_channels_are_refused() {
 #[test]
 fn packed_for_followed_by_another_algorithm() {
     let conv = Conv::new([4, 4, 1, 1]);
-    for packed_by in [named("naive"), named("gemm"), named("channel-gemm")] {
+    for packed_by in [named("naive"), named("gemm"), named("pixel-gemm")] {
         let plan = Planner::new().algorithm(packed_by).plan::<f32>(conv.clone(), &[1, 4, 5, 5]).unwrap();
         let packed = plan.pack(&[0.5; 16], None).unwrap();
         for algorithm in Algorithm::all() {
@@ -230,11 +230,9 @@ fn naive_rounds_once() {
 fn phases_of_long_strides_are_not_searched_for() {
     let kernel = if is_short() { 50_000_usize } else { 200_000 };
     let begin = std::time::Instant::now();
-    for algorithm in [named("gemm"), named("channel-gemm")] {
-        let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
-        let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
-    }
-    // The search would take 20 seconds for each of these. With a quarter of the taps it would
+    let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
+    let _ = Planner::new().algorithm(named("gemm")).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
+    // The search would take 20 seconds. With a quarter of the taps it would
     // take about as long on an emulator.
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }

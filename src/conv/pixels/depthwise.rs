@@ -7,7 +7,8 @@ use core::ops::Range;
 use convoke_kernels::catalogue::pixel_depthwise_kernels;
 use convoke_kernels::{DepthwisePixelKernel, Isa, PixelInput};
 
-use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileGroup, TileNeeds};
+use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
+use super::tiling::{PixelTiling, TileNeeds};
 use crate::Geometry;
 use crate::blas::Blocks;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};

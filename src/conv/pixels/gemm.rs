@@ -6,7 +6,8 @@ use alloc::string::String;
 use convoke_kernels::catalogue::pixel_widths;
 use convoke_kernels::{Isa, PixelInput, PixelKernel, Real};
 
-use super::tiling::{ChunkScratch, PixelChunk, PixelTiling, TileGroup, TileNeeds, TiledPhase};
+use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
+use super::tiling::{PixelTiling, TileNeeds, TiledPhase};
 use crate::conv::channel_weights::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
@@ -131,7 +132,8 @@ impl<A: Real> PixelBlocking<A> {
         let of_step =
             cycles(self.kernels[0]) * narrow as f64 + cycles(self.kernels[1]) * (weights.count() - narrow) as f64;
         let blocks = weights.k.count();
-        Item::ARITHMETIC_CYCLES.times(of_step * phase.phase.taps() as f64 * weights.channels as f64)
+        let taps = phase.phase.visible_taps(&self.tiling.geometry, pixels);
+        Item::ARITHMETIC_CYCLES.times(of_step * taps * weights.channels as f64)
             + Item::STORED_VECTORS.times((pixels * weights.vectors() * blocks) as f64)
             + Item::KERNEL_CALLS.times((weights.count() * blocks) as f64)
     }

@@ -9,6 +9,7 @@
 //!   weights are those of `channel-gemm`.
 //! - [`depthwise`]: vectors run along channels, which X and Y have in common.
 
+mod chunk;
 pub(super) mod depthwise;
 pub(super) mod gemm;
 mod source;

@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use bytemuck::{Pod, Zeroable};
 use convoke_kernels::PixelTaps;
 
 use crate::conv::view::place;
@@ -49,6 +50,18 @@ impl OutputLine {
 
     pub(super) fn taps(&self) -> usize {
         self.taps.len()
+    }
+
+    /// Taps that are not padding, in the mean of all runs of `run` outputs: for a run if they are not for one of
+    /// its outputs. X has `input` inputs.
+    fn visible_taps(&self, input: usize, run: usize) -> f64 {
+        let first = |at: isize| (-at).max(0) as usize;
+        let outputs = |at: isize| first(at - input as isize).div_ceil(self.advance) - first(at).div_ceil(self.advance);
+        let share = |at: isize| {
+            let visible = outputs(at).min(self.count);
+            if visible == 0 { 0.0 } else { ((visible + run - 1) as f64 / self.count as f64).min(1.0) }
+        };
+        self.taps.iter().map(|(_, at)| share(*at)).sum()
     }
 
     /// The input that an output reads through a tap.
@@ -144,20 +157,28 @@ impl PixelPhase {
         self.lines.iter().map(|line| line.taps.len()).product()
     }
 
+    /// Taps of a tile of `pixels` pixels that are not padding, in the mean.
+    pub(super) fn visible_taps(&self, geometry: &Geometry, pixels: usize) -> f64 {
+        let last = self.lines.len() - 1;
+        let of_axis = |(i, (line, axis)): (usize, (&OutputLine, &Axis))| {
+            line.visible_taps(axis.input, if i == last { pixels } else { 1 })
+        };
+        self.lines.iter().zip(&geometry.axes).enumerate().map(of_axis).product()
+    }
+
     /// Whether consecutive pixels of the phase are neighbours in Y, over the ends of rows too.
     pub(super) fn is_dense(&self) -> bool {
         self.lines.iter().all(|line| line.step == 1)
     }
 
-    /// The output on each axis before the last of row `row` of an image: its number over these axes.
-    pub(super) fn outer_output(&self, geometry: &Geometry, mut row: usize) -> usize {
-        let (mut at, mut step) = (0, 1);
-        for (line, axis) in self.outer().iter().zip(&geometry.axes).rev() {
-            at += (line.first + row % line.count * line.step) * step;
-            row /= line.count;
-            step *= axis.output;
+    /// Where a pixel of the phase lies in Y. Both are counted over all images.
+    pub(super) fn output_pixel(&self, geometry: &Geometry, pixel: usize) -> usize {
+        let (mut index, mut at, mut step) = (pixel, 0, 1);
+        for (line, axis) in self.lines.iter().zip(&geometry.axes).rev() {
+            at += (line.first + index % line.count * line.step) * step;
+            (index, step) = (index / line.count, step * axis.output);
         }
-        at
+        at + index * step
     }
 
     /// The part of X that some pixels of the phase read. They are counted over its rows in all images. If the
@@ -283,6 +304,23 @@ pub(super) struct RowPlaces<'a> {
     pub(super) pixel: usize,
     /// Whether a tap of the last axis stands for all of them: their pixels are neighbours in memory.
     pub(super) is_joined: bool,
+}
+
+/// Tiles of a chunk that follow one another: `count` tiles with as many tables, `repeats` times.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct TableRun {
+    /// The first tile, its first pixel, and the pixels of each tile.
+    pub(super) first: usize,
+    pub(super) at: usize,
+    pub(super) pixels: usize,
+    pub(super) count: usize,
+    pub(super) repeats: usize,
+    /// Elements of X from the places of one time to those of the next.
+    pub(super) shift: usize,
+    /// Where the tables begin, and the taps of each.
+    pub(super) begin: usize,
+    pub(super) taps: usize,
 }
 
 /// Writes the tables of the tiles of a phase.
