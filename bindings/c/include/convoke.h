@@ -13,10 +13,12 @@
  *
  * What holds for every function:
  *
- * - Tensors are contiguous, in ONNX's layout: X (N, C, D1, D2, ...), Y (N, M, O1, O2, ...), W
+ * - Shapes are those of ONNX: X (N, C, D1, D2, ...), Y (N, M, O1, O2, ...), W
  *   (M, C/group, k1, k2, ...) for Conv and (C, M/group, k1, k2, ...) for ConvTranspose, bias (M).
- *   Dimensions are int64_t, as ONNX has them. Lengths of tensors are numbers of elements, lengths
- *   of other memory are numbers of bytes.
+ *   Tensors are contiguous, and lie in memory in the order of their shapes. With channels last
+ *   (convoke_layout), X or Y lies otherwise, and its shape stays the same. Dimensions are int64_t,
+ *   as ONNX has them. Lengths of tensors are numbers of elements, lengths of other memory are
+ *   numbers of bytes.
  * - **Errors.** A function that can fail returns a convoke_status, and writes the reason to its
  *   last argument, which may be NULL. Nothing else is written if it fails, except where a function
  *   says so. There is no state of a thread or of the process.
@@ -257,6 +259,32 @@ typedef uint32_t convoke_dtype;
 #endif // __cplusplus
 
 /**
+ * The order of a tensor's elements in memory. Its shape has ONNX's order, (N, C, D1, D2, ...), in
+ * every layout.
+ */
+enum convoke_layout
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * (N, C, D1, D2, ...), as in ONNX: NCHW.
+     */
+    CONVOKE_LAYOUT_CHANNELS_FIRST = 0,
+    /**
+     * (N, D1, D2, ..., C): NHWC, PyTorch's channels_last. The channels of a pixel are neighbours.
+     */
+    CONVOKE_LAYOUT_CHANNELS_LAST = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum convoke_layout convoke_layout;
+#else
+typedef uint32_t convoke_layout;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * A Conv or a ConvTranspose: W's shape, and the attributes.
  *
  * Values are checked when a plan is made for a shape of X. To set attributes, the handle must not
@@ -442,6 +470,14 @@ typedef struct convoke_plan_options {
      * all of them together.
      */
     uint32_t separate_images;
+    /**
+     * A convoke_layout: how X lies in memory.
+     */
+    uint32_t x_layout;
+    /**
+     * A convoke_layout: how Y lies in memory, and a residual.
+     */
+    uint32_t y_layout;
 } convoke_plan_options;
 
 /**
@@ -580,10 +616,16 @@ typedef struct convoke_executor {
  * The memory of a run. Tensors are of the plan's element type.
  *
  * The images of X, Y and residual may be a stride apart: channels of larger tensors, for example
- * the parts of a concatenation. Each image is contiguous. Strides are numbers of elements from the
- * beginning of an image to that of the next one; 0 means that images are neighbours. A batch of
- * more than one image needs a plan with `separate_images` for other strides. With a stride, a
- * tensor may be longer than needed.
+ * the parts of a concatenation. Image strides are numbers of elements from the beginning of an
+ * image to that of the next one; 0 means that images are neighbours. A batch of more than one image
+ * needs a plan with `separate_images` for other strides. With a stride, a tensor may be longer than
+ * needed.
+ *
+ * Each image is contiguous. With channels last, its pixels may be a stride apart, too: they are
+ * channels of the pixels of a wider tensor then. Pixel strides are numbers of elements from the
+ * beginning of a pixel to that of the next one; 0 means that pixels are neighbours. All memory from
+ * the first to the last element of such an image belongs to the run: no other tensor of the run may
+ * lie between its pixels, and no other thread may write there until the call returns.
  */
 typedef struct convoke_run_args {
     /**
@@ -620,7 +662,8 @@ typedef struct convoke_run_args {
      */
     size_t residual_image_stride;
     /**
-     * Y. Every element of its images is written. What is between them stays as it is.
+     * Y. Every element of its images is written. What is between images and between pixels stays as
+     * it is. With a pixel stride, Y must hold values before.
      */
     void *y;
     /**
@@ -646,6 +689,18 @@ typedef struct convoke_run_args {
      * The threads of the run. NULL for the calling thread.
      */
     const struct convoke_executor *executor;
+    /**
+     * The stride of X's pixels.
+     */
+    size_t x_pixel_stride;
+    /**
+     * The stride of the residual's pixels.
+     */
+    size_t residual_pixel_stride;
+    /**
+     * The stride of Y's pixels.
+     */
+    size_t y_pixel_stride;
 } convoke_run_args;
 
 #ifdef __cplusplus
@@ -760,7 +815,7 @@ void convoke_operator_destroy(struct convoke_operator *op);
  * @param op      the operator. The plan does not need it later.
  * @param options wishes and limits; NULL for none.
  * @param dtype   a convoke_dtype: the element type of X, W, bias, residual and Y.
- * @param x_dims  the shape of X, (N, C, D1, D2, ...).
+ * @param x_dims  the shape of X, (N, C, D1, D2, ...), in every layout.
  * @param x_rank  the number of X's dimensions, at least 3.
  * @param plan    becomes the plan, or NULL if the call fails. The caller destroys it.
  * @param error   becomes the reason of a failure; may be NULL.
@@ -787,7 +842,7 @@ convoke_status convoke_plan_get_info(const struct convoke_plan *plan,
                                      struct convoke_error *error);
 
 /**
- * Writes the shape of Y, (N, M, O1, O2, ...).
+ * Writes the shape of Y, (N, M, O1, O2, ...), in every layout.
  *
  * @param plan     the plan.
  * @param dims     becomes the shape, if there is room for all of it.

@@ -35,7 +35,7 @@ pub use executor::{Executor, Task};
 pub use operator::convoke_operator_set_string;
 pub use operator::{Ints, Operator, OperatorDesc, convoke_operator_create, convoke_operator_create_from_desc};
 pub use operator::{convoke_operator_destroy, convoke_operator_set_int, convoke_operator_set_ints};
-pub use options::{Accuracy, Activation, PlanOptions};
+pub use options::{Accuracy, Activation, Layout, PlanOptions};
 pub use pack::{PackArgs, convoke_plan_accepts, convoke_plan_pack};
 pub use packed::{Packed, convoke_packed_destroy, convoke_packed_open};
 pub use plan::{Plan, PlanInfo, convoke_plan_create, convoke_plan_destroy, convoke_plan_explain};

@@ -46,6 +46,17 @@ pub enum Activation {
     Tanh = 7,
 }
 
+/// The order of a tensor's elements in memory. Its shape has ONNX's order, (N, C, D1, D2, ...), in
+/// every layout.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// (N, C, D1, D2, ...), as in ONNX: NCHW.
+    ChannelsFirst = 0,
+    /// (N, D1, D2, ..., C): NHWC, PyTorch's channels_last. The channels of a pixel are neighbours.
+    ChannelsLast = 1,
+}
+
 /// Wishes and limits of a plan. All zero is the default.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -87,26 +98,33 @@ pub struct PlanOptions {
     /// images that are not neighbours in memory: see convoke_run_args. 0 for a plan that computes
     /// all of them together.
     pub separate_images: u32,
+    /// A convoke_layout: how X lies in memory.
+    pub x_layout: u32,
+    /// A convoke_layout: how Y lies in memory, and a residual.
+    pub y_layout: u32,
 }
 
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for PlanOptions {
     const NAME: &'static str = "convoke_plan_options";
     const FIRST_BYTES: usize = offset_of!(Self, separate_images) + size_of::<u32>();
+    const BYTES: usize = offset_of!(Self, y_layout) + size_of::<u32>();
 }
 
 /// What options say, without pointers.
 pub(crate) struct Choices {
     pub(crate) planner: Planner,
     pub(crate) separates_images: bool,
+    /// Those of X and Y.
+    pub(crate) layouts: [convoke::Layout; 2],
 }
 
 impl Choices {
     /// # Safety
     /// The pointer must be null, or one to options whose pointers are as their comments say.
-    pub(crate) unsafe fn read(options: *const PlanOptions) -> Result<Self> {
+    pub(crate) unsafe fn read(op: &str, options: *const PlanOptions) -> Result<Self> {
         if options.is_null() {
-            return Ok(Self { planner: Planner::new(), separates_images: false });
+            return Ok(Self { planner: Planner::new(), separates_images: false, layouts: Default::default() });
         }
         let mut room = MaybeUninit::uninit();
         // SAFETY: the caller's options.
@@ -141,7 +159,8 @@ impl Choices {
             1 => true,
             other => fail!(InvalidArgument, "separate_images is {other}, it must be 0 or 1"),
         };
-        Ok(Self { planner, separates_images })
+        let layouts = [layout_of(op, "x", options.x_layout)?, layout_of(op, "y", options.y_layout)?];
+        Ok(Self { planner, separates_images, layouts })
     }
 }
 
@@ -162,6 +181,14 @@ impl PlanOptions {
             None => fail!(InvalidArgument, "activation: {} is not a convoke_activation", self.activation),
         }
     }
+}
+
+fn layout_of(op: &str, tensor: &str, number: u32) -> Result<convoke::Layout> {
+    Ok(match number {
+        number if number == Layout::ChannelsFirst as u32 => convoke::Layout::ChannelsFirst,
+        number if number == Layout::ChannelsLast as u32 => convoke::Layout::ChannelsLast,
+        other => fail!(InvalidArgument, "{op}: {tensor}_layout: {other} is not a convoke_layout"),
+    })
 }
 
 fn isa_of(isa: Option<&str>, max_isa: Option<&str>) -> Result<Option<Isa>> {

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr;
 
-use convoke::{Element, Geometry, Op, Workspace, bf16, f16};
+use convoke::{Element, Geometry, Layout, Op, Workspace, bf16, f16};
 
 use crate::element::{COf, DType};
 use crate::operator::{Ints, Operator};
@@ -50,20 +50,44 @@ pub(crate) struct Batch {
     pub(crate) images: usize,
     /// Whether the plan is one of a single image.
     pub(crate) is_separate: bool,
-    /// Elements of an image of X, and of Y.
-    pub(crate) x_image: usize,
-    pub(crate) y_image: usize,
+    /// An image of X, and of Y.
+    pub(crate) x: Image,
+    pub(crate) y: Image,
+}
+
+/// An image of a tensor, without anything between its pixels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Image {
+    pub(crate) layout: Layout,
+    pub(crate) channels: usize,
+    /// Its elements.
+    pub(crate) len: usize,
+}
+
+impl Image {
+    /// Elements to the next image that is a neighbour, and elements from the first to the last one, if pixels
+    /// are a distance apart. None if the address space is smaller.
+    pub(crate) fn spread(&self, pixel: Option<usize>) -> Option<(usize, usize)> {
+        match pixel {
+            Some(pixel) if self.len > 0 => {
+                let neighbour = (self.len / self.channels).checked_mul(pixel)?;
+                Some((neighbour, neighbour - (pixel - self.channels)))
+            }
+            _ => Some((self.len, self.len)),
+        }
+    }
 }
 
 impl Batch {
     fn new(geometry: &Geometry, is_separate: bool) -> Self {
         let per_image = |len: usize| len.checked_div(geometry.batch).unwrap_or(0);
+        let (x_len, y_len) = (per_image(geometry.input_len()), per_image(geometry.output_len()));
         Self {
             op: geometry.op,
             images: geometry.batch,
             is_separate,
-            x_image: per_image(geometry.input_len()),
-            y_image: per_image(geometry.output_len()),
+            x: Image { layout: geometry.x_layout, channels: geometry.in_channels, len: x_len },
+            y: Image { layout: geometry.y_layout, channels: geometry.out_channels, len: y_len },
         }
     }
 }
@@ -93,13 +117,15 @@ fn planned<T: COf>(
     choices: &Choices,
     x_shape: &[usize],
 ) -> Result<Plan> {
+    let [x_layout, y_layout] = choices.layouts;
+    let operator = operator.clone().layouts(x_layout, y_layout);
     let geometry = operator.geometry(x_shape)?;
     let is_separate = choices.separates_images && geometry.batch > 1;
     let mut planned_shape = x_shape.to_vec();
     if is_separate {
         planned_shape[0] = 1;
     }
-    let plan = choices.planner.plan::<T>(operator.clone(), &planned_shape)?;
+    let plan = choices.planner.plan::<T>(operator, &planned_shape)?;
     let name = |name: &str| CString::new(name).unwrap_or_default();
     let names = [name(plan.algorithm().name()), name(plan.isa().name()), name(plan.kernel())];
     let batch = Batch::new(&geometry, is_separate);
@@ -125,7 +151,7 @@ fn sizes(op: &str, dims: &[i64]) -> Result<Vec<usize>> {
 /// @param op      the operator. The plan does not need it later.
 /// @param options wishes and limits; NULL for none.
 /// @param dtype   a convoke_dtype: the element type of X, W, bias, residual and Y.
-/// @param x_dims  the shape of X, (N, C, D1, D2, ...).
+/// @param x_dims  the shape of X, (N, C, D1, D2, ...), in every layout.
 /// @param x_rank  the number of X's dimensions, at least 3.
 /// @param plan    becomes the plan, or NULL if the call fails. The caller destroys it.
 /// @param error   becomes the reason of a failure; may be NULL.
@@ -145,7 +171,7 @@ pub unsafe extern "C" fn convoke_plan_create(
         let (operator, choices, x_dims) = unsafe {
             let operator = &pointers::value("op", op)?.operator;
             let x_dims = Ints { values: x_dims, len: x_rank }.get("x_dims")?;
-            (operator, Choices::read(options)?, x_dims)
+            (operator, Choices::read(operator.op_name(), options)?, x_dims)
         };
         let x_shape = sizes(operator.op_name(), x_dims)?;
         match DType::of(dtype)? {
@@ -275,7 +301,7 @@ impl<T: Copy> Room<T> {
     }
 }
 
-/// Writes the shape of Y, (N, M, O1, O2, ...).
+/// Writes the shape of Y, (N, M, O1, O2, ...), in every layout.
 ///
 /// @param plan     the plan.
 /// @param dims     becomes the shape, if there is room for all of it.

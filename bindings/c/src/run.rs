@@ -4,22 +4,28 @@ use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
 use std::slice;
 
-use convoke::{Run, Threads, Workspace};
+use convoke::{Layout, Run, Threads, Workspace};
 
 use crate::element::COf;
 use crate::executor::{Executor, Pool};
 use crate::packed::Packed;
-use crate::plan::{Batch, Plan, TypedPlan, with_plan};
+use crate::plan::{Batch, Image, Plan, TypedPlan, with_plan};
 use crate::pointers::{self, Extent, Versioned, check_apart};
 use crate::status::{Error, Result, Status, fail, guard};
 
 /// The memory of a run. Tensors are of the plan's element type.
 ///
 /// The images of X, Y and residual may be a stride apart: channels of larger tensors, for example
-/// the parts of a concatenation. Each image is contiguous. Strides are numbers of elements from the
-/// beginning of an image to that of the next one; 0 means that images are neighbours. A batch of
-/// more than one image needs a plan with `separate_images` for other strides. With a stride, a
-/// tensor may be longer than needed.
+/// the parts of a concatenation. Image strides are numbers of elements from the beginning of an
+/// image to that of the next one; 0 means that images are neighbours. A batch of more than one image
+/// needs a plan with `separate_images` for other strides. With a stride, a tensor may be longer than
+/// needed.
+///
+/// Each image is contiguous. With channels last, its pixels may be a stride apart, too: they are
+/// channels of the pixels of a wider tensor then. Pixel strides are numbers of elements from the
+/// beginning of a pixel to that of the next one; 0 means that pixels are neighbours. All memory from
+/// the first to the last element of such an image belongs to the run: no other tensor of the run may
+/// lie between its pixels, and no other thread may write there until the call returns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RunArgs {
@@ -40,7 +46,8 @@ pub struct RunArgs {
     pub residual_len: usize,
     /// The stride of the residual's images.
     pub residual_image_stride: usize,
-    /// Y. Every element of its images is written. What is between them stays as it is.
+    /// Y. Every element of its images is written. What is between images and between pixels stays as
+    /// it is. With a pixel stride, Y must hold values before.
     pub y: *mut c_void,
     /// Elements of Y: `y_len` of convoke_plan_info.
     pub y_len: usize,
@@ -55,57 +62,91 @@ pub struct RunArgs {
     pub workspace_bytes: usize,
     /// The threads of the run. NULL for the calling thread.
     pub executor: *const Executor,
+    /// The stride of X's pixels.
+    pub x_pixel_stride: usize,
+    /// The stride of the residual's pixels.
+    pub residual_pixel_stride: usize,
+    /// The stride of Y's pixels.
+    pub y_pixel_stride: usize,
 }
 
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for RunArgs {
     const NAME: &'static str = "convoke_run_args";
     const FIRST_BYTES: usize = offset_of!(Self, executor) + size_of::<*const Executor>();
+    const BYTES: usize = offset_of!(Self, y_pixel_stride) + size_of::<usize>();
 }
 
 /// A tensor of the caller, as images.
 #[derive(Clone, Copy)]
 struct Tensor<T> {
     begin: *const T,
-    /// Elements of all of it, with what is between the images.
+    /// Elements of all of it, with what is between images and pixels.
     len: usize,
-    /// Elements of an image, and from one to the next.
+    /// Elements of an image, with what is between its pixels, and from one to the next.
     image: usize,
     stride: usize,
     images: usize,
+    /// The distance of pixels that are not neighbours.
+    pixel: Option<usize>,
+}
+
+/// What a caller says of a tensor.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    name: &'a str,
+    begin: *const c_void,
+    len: usize,
+    image_stride: usize,
+    pixel_stride: usize,
+}
+
+impl Given<'_> {
+    /// The distance of pixels that are not neighbours.
+    fn pixel(&self, batch: Batch, image: Image) -> Result<Option<usize>> {
+        let (op, name, stride) = (batch.op, self.name, self.pixel_stride);
+        if stride == 0 {
+            return Ok(None);
+        }
+        if image.layout != Layout::ChannelsLast {
+            fail!(
+                InvalidArgument,
+                "{op}: {name}_pixel_stride is {stride}, and {name} has its {}: only channels last can have one",
+                image.layout
+            );
+        }
+        if stride < image.channels {
+            fail!(InvalidArgument, "{op}: {name}_pixel_stride is {stride}, a pixel has {} elements", image.channels);
+        }
+        Ok(Some(stride).filter(|stride| *stride != image.channels))
+    }
 }
 
 impl<T> Tensor<T> {
-    /// Checks stride, length and pointer.
+    /// Checks strides, length and pointer.
     #[inline]
-    fn new(
-        name: &str,
-        begin: *const c_void,
-        len: usize,
-        (stride, image): (usize, usize),
-        batch: Batch,
-    ) -> Result<Self> {
+    fn new(given: Given<'_>, batch: Batch, image: Image) -> Result<Self> {
+        let (len, images) = (given.len, batch.images);
         // Geometry has checked the product.
-        if stride == 0 && len == batch.images * image {
-            let begin = pointers::checked(name, begin.cast(), len)?;
-            return Ok(Self { begin, len, image, stride: image, images: batch.images });
+        if given.image_stride == 0 && given.pixel_stride == 0 && len == images * image.len {
+            let begin = pointers::checked(given.name, given.begin.cast(), len)?;
+            return Ok(Self { begin, len, image: image.len, stride: image.len, images, pixel: None });
         }
-        Self::of_images(name, begin, len, (stride, image), batch)
+        Self::with_strides(given, batch, image)
     }
 
-    /// The same for images that are a stride apart. Or the length is wrong.
-    fn of_images(
-        name: &str,
-        begin: *const c_void,
-        len: usize,
-        (stride, image): (usize, usize),
-        batch: Batch,
-    ) -> Result<Self> {
-        let (op, images, stride_or_image) = (batch.op, batch.images, if stride == 0 { image } else { stride });
+    /// The same for images and pixels that are a stride apart. Or the length is wrong.
+    fn with_strides(given: Given<'_>, batch: Batch, image: Image) -> Result<Self> {
+        let Given { name, begin, len, image_stride: stride, pixel_stride } = given;
+        let (op, images, pixel) = (batch.op, batch.images, given.pixel(batch, image)?);
+        let Some((neighbour, image)) = image.spread(pixel) else {
+            fail!(Overflow, "{op}: {name}_pixel_stride is {pixel_stride}: such an image exceeds the address space");
+        };
+        let stride_or_image = if stride == 0 { neighbour } else { stride };
         if stride_or_image < image {
             fail!(InvalidArgument, "{op}: {name}_image_stride is {stride}, an image has {image} elements");
         }
-        if stride_or_image != image && images > 1 && !batch.is_separate {
+        if stride_or_image != neighbour && images > 1 && !batch.is_separate {
             fail!(
                 InvalidArgument,
                 "{op}: {name}_image_stride is {stride}, and {images} images of {image} elements are computed together: plan with separate_images"
@@ -115,14 +156,14 @@ impl<T> Tensor<T> {
         let Some(needed) = span.unwrap_or(Some(0)) else {
             fail!(Overflow, "{op}: {name}_image_stride is {stride}: {images} such images exceed the address space");
         };
-        if len < needed || (stride == 0 && len > needed) {
+        if len < needed || (stride == 0 && pixel_stride == 0 && len > needed) {
             fail!(
                 BufferLength,
                 "{op}: {name} has {len} elements, {images} images of {image} elements, {stride_or_image} apart, ask for {needed}"
             );
         }
         let begin = pointers::checked(name, begin.cast(), needed)?;
-        Ok(Self { begin, len: needed, image, stride: stride_or_image, images })
+        Ok(Self { begin, len: needed, image, stride: stride_or_image, images, pixel })
     }
 
     #[inline]
@@ -147,24 +188,29 @@ impl<T> Tensor<T> {
         (-last..=last).any(|images| image.moved(images * step).overlaps(others))
     }
 
-    /// Elements from the beginning of an image on.
+    /// One of its images, or all of it.
     ///
     /// # Safety
-    /// The tensor must have them, and be the caller's memory, which nobody changes in `'a`.
-    unsafe fn values<'a>(&self, image: usize, len: usize) -> &'a [T] {
+    /// The tensor must have that image, and be the caller's memory, which nobody changes in `'a`.
+    unsafe fn values<'a>(&self, image: Option<usize>) -> &'a [T] {
+        let (before, len) = self.part(image);
         // SAFETY: the same. `new` has checked pointer and length.
-        unsafe { slice::from_raw_parts(self.begin.add(image * self.stride), len) }
+        unsafe { slice::from_raw_parts(self.begin.add(before), len) }
     }
 
     /// The same, to be written.
     ///
     /// # Safety
-    /// The tensor must have them, and be the caller's memory, which nobody else uses in `'a`.
-    unsafe fn memory<'a>(&self, image: usize, len: usize) -> &'a mut [MaybeUninit<T>] {
+    /// The tensor must have that image, and be the caller's memory, which nobody else uses in `'a`.
+    unsafe fn memory<'a>(&self, image: Option<usize>) -> &'a mut [MaybeUninit<T>] {
+        let (before, len) = self.part(image);
         // SAFETY: the same. `new` has checked pointer and length.
-        unsafe {
-            slice::from_raw_parts_mut(self.begin.cast_mut().cast::<MaybeUninit<T>>().add(image * self.stride), len)
-        }
+        unsafe { slice::from_raw_parts_mut(self.begin.cast_mut().cast::<MaybeUninit<T>>().add(before), len) }
+    }
+
+    /// Where one of its images begins, and its elements; or all of it.
+    fn part(&self, image: Option<usize>) -> (usize, usize) {
+        image.map_or((0, self.len), |image| (image * self.stride, self.image))
     }
 }
 
@@ -186,12 +232,22 @@ struct Tensors<T> {
 
 impl<T> Tensors<T> {
     fn new(args: &RunArgs, batch: Batch) -> Result<Self> {
-        let x = Tensor::new("x", args.x, args.x_len, (args.x_image_stride, batch.x_image), batch)?;
-        let y = Tensor::new("y", args.y, args.y_len, (args.y_image_stride, batch.y_image), batch)?;
+        let given = |name, begin, len, [image_stride, pixel_stride]: [usize; 2]| Given {
+            name,
+            begin,
+            len,
+            image_stride,
+            pixel_stride,
+        };
+        let x = given("x", args.x, args.x_len, [args.x_image_stride, args.x_pixel_stride]);
+        let y = given("y", args.y, args.y_len, [args.y_image_stride, args.y_pixel_stride]);
+        let (x, y) = (Tensor::new(x, batch, batch.x)?, Tensor::<T>::new(y, batch, batch.y)?);
         let mut residual = Residual::None;
         if !args.residual.is_null() || args.residual_len > 0 {
-            let stride = (args.residual_image_stride, batch.y_image);
-            let tensor = Tensor::<T>::new("residual", args.residual, args.residual_len, stride, batch)?;
+            let strides = [args.residual_image_stride, args.residual_pixel_stride];
+            let given = given("residual", args.residual, args.residual_len, strides);
+            let tensor = Tensor::<T>::new(given, batch, batch.y)?;
+            // With the same length, pixels have the same distance, or there is one.
             let is_y = tensor.begin == y.begin && tensor.len == y.len && (tensor.stride == y.stride || y.images < 2);
             residual = if is_y { Residual::Y } else { Residual::Tensor(tensor) };
         }
@@ -244,6 +300,21 @@ unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result<()> {
 }
 
 /// # Safety
+/// The memory must hold values. Any bits are one.
+unsafe fn initialised<T: COf>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
+    // SAFETY: the same.
+    unsafe { slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), memory.len()) }
+}
+
+/// Tells a run the distance of a tensor's pixels, if they are not neighbours.
+fn with_stride<R>(run: R, pixel: Option<usize>, set: fn(R, usize) -> R) -> R {
+    match pixel {
+        Some(pixel) => set(run, pixel),
+        None => run,
+    }
+}
+
+/// # Safety
 /// The tensors must be the caller's memory, and Y apart from the others.
 unsafe fn run_images<T: COf>(
     layer: &TypedPlan<T>,
@@ -252,26 +323,25 @@ unsafe fn run_images<T: COf>(
     workspace: &mut Workspace<'_>,
     threads: Threads<'_>,
 ) -> Result<()> {
-    let (runs, x_len, y_len) = match layer.batch {
-        batch if batch.is_separate => (batch.images, batch.x_image, batch.y_image),
-        _ => (1, x.len, y.len),
-    };
-    for i in 0..runs {
+    let Batch { images, is_separate, .. } = layer.batch;
+    for i in 0..if is_separate { images } else { 1 } {
+        let image = is_separate.then_some(i);
         // SAFETY: the image is one of the tensors, and Y is apart from the others.
-        let (x, y) = unsafe { (x.values(i, x_len), y.memory(i, y_len)) };
-        let run = match residual {
-            Residual::None => Run::uninit(x, weights, y),
-            Residual::Tensor(residual) => {
-                // SAFETY: as for X.
-                let residual = unsafe { residual.values(i, y_len) };
-                Run::uninit(x, weights, y).residual(Some(residual))
-            }
-            Residual::Y => {
-                // SAFETY: the caller says that Y holds values, whose bits are all allowed.
-                let y = unsafe { slice::from_raw_parts_mut(y.as_mut_ptr().cast::<T>(), y.len()) };
-                Run::in_place(x, weights, y)
-            }
+        let (x_values, y_memory) = unsafe { (x.values(image), y.memory(image)) };
+        let mut run = match residual {
+            // SAFETY: the caller says that Y holds values.
+            Residual::Y => Run::in_place(x_values, weights, unsafe { initialised(y_memory) }),
+            // SAFETY: as above.
+            _ if y.pixel.is_some() => Run::new(x_values, weights, unsafe { initialised(y_memory) }),
+            _ => Run::uninit(x_values, weights, y_memory),
         };
+        if let Residual::Tensor(residual) = residual {
+            // SAFETY: as for X.
+            run = run.residual(Some(unsafe { residual.values(image) }));
+            run = with_stride(run, residual.pixel, Run::residual_pixel_stride);
+        }
+        run = with_stride(run, x.pixel, Run::x_pixel_stride);
+        run = with_stride(run, y.pixel, Run::y_pixel_stride);
         layer.plan.run(run.workspace(workspace).threads(threads))?;
     }
     Ok(())

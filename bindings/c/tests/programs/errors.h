@@ -105,7 +105,7 @@ static inline void check_option_errors(void)
 {
     fixture f = fixture_of(&LAYERS[0], NULL);
     convoke_plan_options o = default_options();
-    o.struct_size = sizeof o - 1;
+    o.struct_size = offsetof(convoke_plan_options, x_layout) - 1;
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_plan_options: struct_size");
     o = default_options(), o.isa = "sse2";
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "isa: \"sse2\" is not an ISA");
@@ -137,6 +137,10 @@ static inline void check_option_errors(void)
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "activation: 8 is not a convoke_activation");
     o = default_options(), o.separate_images = 7;
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "separate_images is 7, it must be 0 or 1");
+    o = default_options(), o.x_layout = 2;
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: x_layout: 2 is not a convoke_layout");
+    o = default_options(), o.y_layout = UINT32_MAX;
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: y_layout: 4294967295 is not a convoke_layout");
     o = default_options(), o.workspace_limit = 1, o.algorithm = "im2col:native";
     check_option(f.op, o, CONVOKE_STATUS_WORKSPACE, "bytes of workspace");
     o = default_options(), o.packed = MISALIGNED(const convoke_packed);
@@ -372,7 +376,8 @@ static inline void check_run_errors(void)
 #define WRONG(change, status, part) \
     (f.args = right, (void)(change), check_status(convoke_plan_run(f.plan, &f.args, &last_error), (status), (part), \
                                                   #change, __FILE__, __LINE__), CHECK(all_bytes_are(f.y, f.y_bytes, 0xff)))
-    WRONG(f.args.struct_size = sizeof f.args - 8, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_run_args: struct_size");
+    WRONG(f.args.struct_size = offsetof(convoke_run_args, x_pixel_stride) - 8, CONVOKE_STATUS_INVALID_ARGUMENT,
+          "convoke_run_args: struct_size");
     WRONG(f.args.x = NULL, CONVOKE_STATUS_INVALID_POINTER, "x is NULL");
     WRONG(f.args.x = MISALIGNED(void), CONVOKE_STATUS_INVALID_POINTER, "x is at an address that is not a multiple of 4");
     WRONG(f.args.x_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: x has 719 elements, 2 images of 360 elements, 360 apart, ask for 720");
@@ -436,6 +441,50 @@ static inline void check_run_errors(void)
     free_fixture(&f), free_fixture(&other);
 }
 
+static inline void check_pixel_stride_errors(void)
+{
+    convoke_plan_options options = default_options();
+    options.x_layout = CONVOKE_LAYOUT_CHANNELS_LAST;
+    fixture f = fixture_of(&LAYERS[0], &options);
+    options.y_layout = CONVOKE_LAYOUT_CHANNELS_LAST;
+    fixture last = fixture_of(&LAYERS[0], &options);
+    spread x = spread_of(f.l->x, 0, 3, f.x), y = spread_of(f.l->y, 0, 9, NULL), residual = y;
+    set_x(&last.args, &x), set_y(&last.args, &y);
+    size_t y_bytes = length_of(&y) * sizeof(float);
+    const convoke_run_args right = last.args;
+
+#define WRONG(plan, change, status, part) \
+    (last.args = right, (void)(change), \
+     check_status(convoke_plan_run(plan, &last.args, &last_error), (status), (part), #change, __FILE__, __LINE__), \
+     CHECK(all_bytes_are(y.wide, y_bytes, 0xff)))
+    WRONG(f.plan, last.args.y_pixel_stride = 7, CONVOKE_STATUS_INVALID_ARGUMENT,
+          "Conv: y_pixel_stride is 7, and y has its channels first: only channels last can have one");
+    WRONG(last.plan, last.args.x_pixel_stride = 4, CONVOKE_STATUS_INVALID_ARGUMENT,
+          "Conv: x_pixel_stride is 4, a pixel has 5 elements");
+    WRONG(last.plan, last.args.y_pixel_stride = 6, CONVOKE_STATUS_INVALID_ARGUMENT,
+          "Conv: y_pixel_stride is 6, a pixel has 7 elements");
+    WRONG(last.plan, (set_residual(&last.args, &x), last.args.residual_pixel_stride = 1),
+          CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: residual_pixel_stride is 1, a pixel has 7 elements");
+    WRONG(last.plan, last.args.x_pixel_stride = SIZE_MAX, CONVOKE_STATUS_OVERFLOW,
+          "such an image exceeds the address space");
+    WRONG(last.plan, last.args.x_pixel_stride = SIZE_MAX / 72, CONVOKE_STATUS_OVERFLOW,
+          "images exceed the address space");
+    WRONG(last.plan, last.args.y_pixel_stride = 17, CONVOKE_STATUS_BUFFER_LENGTH,
+          "Conv: y has 2304 elements, 2 images of 1214 elements, 1224 apart, ask for 2438");
+    WRONG(last.plan, last.args.y_image_stride = 2000, CONVOKE_STATUS_INVALID_ARGUMENT,
+          "Conv: y_image_stride is 2000, and 2 images of 1143 elements are computed together");
+    /* Without its stride, a tensor is as long as its shape says. */
+    WRONG(last.plan, last.args.y_pixel_stride = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: y has 2304 elements");
+    /* Beside X or a residual in the same pixels. */
+    WRONG(last.plan, (last.args.x = y.wide + 9, last.args.x_pixel_stride = 16, last.args.x_len = length_of(&y) - 9),
+          CONVOKE_STATUS_INVALID_POINTER, "y overlaps x");
+    residual.before = 8;
+    WRONG(last.plan, set_residual(&last.args, &residual), CONVOKE_STATUS_INVALID_POINTER, "y overlaps the residual");
+#undef WRONG
+    free(x.wide), free(y.wide);
+    free_fixture(&f), free_fixture(&last);
+}
+
 /* A layer that is long enough to be shared among threads. */
 static const layer LARGE = {
     false, {1, 32, 28, 28}, {32, 32, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, {0, 0}, 1, NULL, {1, 32, 28, 28}, {1, 1}};
@@ -486,6 +535,7 @@ static inline void check_errors(void)
     check_pack_errors();
     check_packed_errors();
     check_run_errors();
+    check_pixel_stride_errors();
     check_executors();
 }
 

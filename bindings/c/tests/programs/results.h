@@ -220,7 +220,8 @@ static inline void check_options(void)
     free_fixture(&f);
 }
 
-/* A struct of a later version of the header, whose new field is not set. */
+/* A struct of a later version of the header, whose new field is not set, and one of the first version,
+ * which ends before fields of this one. */
 static inline void check_later_structs(void)
 {
     fixture f = fixture_of(&LAYERS[0], NULL);
@@ -241,6 +242,9 @@ static inline void check_later_structs(void)
     args.more = 1;
     FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "a field is set that this version of the library does not have",
           convoke_plan_run(f.plan, &args.known, &last_error));
+    f.args.struct_size = offsetof(convoke_run_args, x_pixel_stride);
+    f.args.x_pixel_stride = f.args.residual_pixel_stride = f.args.y_pixel_stride = 1;
+    run_fixture(&f);
     free_fixture(&f);
 }
 
@@ -361,6 +365,193 @@ static inline void check_strides(void)
     free(x), free(joined);
 }
 
+/* --- Channels last -------------------------------------------------------------------------- */
+
+/* A tensor with channels last, as channels of a wider one: pixels of `pixel` elements, of which the
+ * tensor's begin behind `before` others. */
+typedef struct spread {
+    const int64_t *shape;
+    size_t pixel, before;
+    float *wide;
+} spread;
+
+static inline size_t pixels_of(const int64_t *shape)
+{
+    return elements(shape) / (size_t)shape[1];
+}
+
+/* Where an element lies, which is number `i` in ONNX's order. */
+static inline float *place_of(const spread *s, size_t i)
+{
+    size_t plane = (size_t)(s->shape[2] * s->shape[3]), channels = (size_t)s->shape[1];
+    size_t position = i / (channels * plane) * plane + i % plane;
+    return s->wide + position * s->pixel + s->before + i / plane % channels;
+}
+
+/* Of a tensor in ONNX's order, or full of 0xff; the caller frees it. */
+static inline spread spread_of(const int64_t *shape, size_t before, size_t behind, const void *tensor)
+{
+    spread s = {shape, before + (size_t)shape[1] + behind, before, NULL};
+    s.wide = (float *)aligned_memory(pixels_of(shape) * s.pixel * sizeof(float));
+    for (size_t i = 0; tensor && i < elements(shape); i++)
+        *place_of(&s, i) = ((const float *)tensor)[i];
+    return s;
+}
+
+/* Moves the elements to ONNX's order. What is between them must be as `spread_of` has left it. */
+static inline void gather(spread *s, void *tensor)
+{
+    for (size_t i = 0; i < elements(s->shape); i++) {
+        float *place = place_of(s, i);
+        ((float *)tensor)[i] = *place;
+        memset(place, 0xff, sizeof *place);
+    }
+    CHECK(all_bytes_are(s->wide, pixels_of(s->shape) * s->pixel * sizeof(float), 0xff));
+}
+
+/* From the first element of the tensor on. */
+static inline size_t length_of(const spread *s)
+{
+    return pixels_of(s->shape) * s->pixel - s->before;
+}
+
+/* The stride of pixels that are not neighbours. */
+static inline size_t stride_of(const spread *s)
+{
+    return s->pixel == (size_t)s->shape[1] ? 0 : s->pixel;
+}
+
+/* Has a run read X, and write Y, with channels last. */
+static inline void set_x(convoke_run_args *args, const spread *x)
+{
+    args->x = x->wide + x->before, args->x_len = length_of(x), args->x_pixel_stride = stride_of(x);
+}
+
+static inline void set_y(convoke_run_args *args, const spread *y)
+{
+    args->y = y->wide + y->before, args->y_len = length_of(y), args->y_pixel_stride = stride_of(y);
+}
+
+static inline void set_residual(convoke_run_args *args, const spread *residual)
+{
+    args->residual = residual->wide + residual->before;
+    args->residual_len = length_of(residual), args->residual_pixel_stride = stride_of(residual);
+}
+
+/* Moves what a run has written to ONNX's order, and compares it with the definition. */
+static inline void check_gathered(const fixture *f, spread *y, const void *residual)
+{
+    gather(y, f->y);
+    definition sums = defined(f->l, CONVOKE_DTYPE_FLOAT, f->x, f->w, f->bias);
+    CHECK(is_defined(sums, f->l, CONVOKE_DTYPE_FLOAT, f->y, residual, NULL));
+    free_definition(sums);
+}
+
+/* A layer with channels last in X and Y, which are channels of wider tensors if `more` is not 0: alone,
+ * with a residual, and with what Y holds as the residual. */
+static inline void check_last(const layer *l, uint32_t separate_images, size_t more)
+{
+    convoke_plan_options options = default_options();
+    options.x_layout = options.y_layout = CONVOKE_LAYOUT_CHANNELS_LAST;
+    options.separate_images = separate_images;
+    fixture f = fixture_of(l, &options);
+    check_output_shape(f.plan, l->y);
+    void *added = tensor_of(CONVOKE_DTYPE_FLOAT, elements(l->y), 4);
+    spread x = spread_of(l->x, more, 2 * more, f.x), residual = spread_of(l->y, 3 * more, 0, added);
+    spread y = spread_of(l->y, 2 * more, more, NULL);
+    set_x(&f.args, &x), set_y(&f.args, &y);
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    check_gathered(&f, &y, NULL);
+    set_residual(&f.args, &residual);
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    check_gathered(&f, &y, added);
+    set_y(&f.args, &residual);
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    check_gathered(&f, &residual, added);
+    free(added), free(x.wide), free(residual.wide), free(y.wide);
+    free_fixture(&f);
+}
+
+/* X and Y in different layouts. */
+static inline void check_layout_of_each(const layer *l)
+{
+    convoke_plan_options options = default_options();
+    options.y_layout = CONVOKE_LAYOUT_CHANNELS_LAST;
+    fixture f = fixture_of(l, &options);
+    spread x = spread_of(l->x, 1, 0, f.x), y = spread_of(l->y, 0, 3, NULL);
+    set_y(&f.args, &y);
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    check_gathered(&f, &y, NULL);
+    free_fixture(&f);
+
+    options.x_layout = CONVOKE_LAYOUT_CHANNELS_LAST, options.y_layout = CONVOKE_LAYOUT_CHANNELS_FIRST;
+    f = fixture_of(l, &options);
+    set_x(&f.args, &x);
+    run_fixture(&f);
+    free(x.wide), free(y.wide);
+    free_fixture(&f);
+}
+
+/* Two layers write the channels of one tensor side by side. */
+static inline void check_concat(void)
+{
+    convoke_plan_options options = default_options();
+    options.y_layout = CONVOKE_LAYOUT_CHANNELS_LAST;
+    fixture f = fixture_of(&LAYERS[4], &options);
+    size_t m = (size_t)f.l->y[1], pixels = pixels_of(f.l->y);
+    float *joined = (float *)aligned_memory(2 * m * pixels * sizeof(float));
+    f.args.y_pixel_stride = 2 * m;
+    for (size_t part = 0; part < 2; part++) {
+        f.args.y = joined + part * m, f.args.y_len = 2 * m * pixels - part * m;
+        OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    }
+    for (size_t i = 0; i < pixels; i++)
+        CHECK(!memcmp(joined + 2 * i * m, joined + (2 * i + 1) * m, m * sizeof(float)));
+    free(joined);
+    free_fixture(&f);
+}
+
+/* Images a stride apart, whose pixels are a stride apart, too. */
+static inline void check_both_strides(void)
+{
+    const layer *l = &LAYERS[0];
+    convoke_plan_options options = default_options();
+    options.separate_images = 1, options.y_layout = CONVOKE_LAYOUT_CHANNELS_LAST;
+    fixture f = fixture_of(l, &options);
+    size_t plane = (size_t)(l->y[2] * l->y[3]), m = (size_t)l->y[1], pixel = m + 2, stride = plane * pixel + 9;
+    float *y = (float *)aligned_memory(2 * stride * sizeof(float));
+    f.args.y = y, f.args.y_len = stride + plane * pixel - 2;
+    f.args.y_pixel_stride = pixel, f.args.y_image_stride = stride;
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    for (size_t n = 0; n < 2; n++)
+        for (size_t p = 0; p < plane; p++)
+            for (size_t c = 0; c < m; c++)
+                ((float *)f.y)[(n * m + c) * plane + p] = y[n * stride + p * pixel + c];
+    definition sums = defined(l, CONVOKE_DTYPE_FLOAT, f.x, f.w, f.bias);
+    CHECK(is_defined(sums, l, CONVOKE_DTYPE_FLOAT, f.y, NULL, NULL));
+    CHECK(all_bytes_are(y + plane * pixel - 2, 11 * sizeof(float), 0xff));
+    f.args.y_len--;
+    FAILS(CONVOKE_STATUS_BUFFER_LENGTH,
+          "Conv: y has 1302 elements, 2 images of 646 elements, 657 apart, ask for 1303",
+          convoke_plan_run(f.plan, &f.args, &last_error));
+    free_definition(sums);
+    free(y);
+    free_fixture(&f);
+}
+
+static inline void check_channels_last(void)
+{
+    for (int i = 0; i < LAYER_COUNT; i++) {
+        for (uint32_t separate_images = 0; separate_images < 2; separate_images++) {
+            check_last(&LAYERS[i], separate_images, 0);
+            check_last(&LAYERS[i], separate_images, 3);
+        }
+        check_layout_of_each(&LAYERS[i]);
+    }
+    check_concat();
+    check_both_strides();
+}
+
 /* --- Empty tensors -------------------------------------------------------------------------- */
 
 static inline void check_empty(void)
@@ -397,6 +588,7 @@ static inline void check_results(void)
     check_later_structs();
     check_saved();
     check_strides();
+    check_channels_last();
     check_empty();
 }
 
