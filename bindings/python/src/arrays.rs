@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
-use convoke::{DType, Element, ErrorKind, Op};
-use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
+use convoke::{DType, Element, ErrorKind, Layout, Op};
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, PY_ARRAY_API};
 use numpy::{
     BorrowError, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
     PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
@@ -52,6 +52,14 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.op, self.tensor)
     }
+}
+
+/// A shape of ONNX's order, (N, C, D1, D2, ...), as arrays of a layout have it.
+pub(crate) fn in_layout(mut shape: Vec<usize>, layout: Layout) -> Vec<usize> {
+    if layout == Layout::ChannelsLast {
+        shape[1..].rotate_left(1);
+    }
+    shape
 }
 
 /// The element type of a dtype, if the crate has it in this machine's order of bytes.
@@ -107,6 +115,8 @@ fn is_bfloat16(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
 pub(crate) struct Tensor<'py, T> {
     name: Name,
     array: Bound<'py, PyArrayDyn<T>>,
+    /// If the array is all memory of pixels that are no neighbours: their distance, in elements.
+    pixel_stride: Option<usize>,
 }
 
 impl<'py, T: Number> Tensor<'py, T> {
@@ -138,7 +148,7 @@ impl<'py, T: Number> Tensor<'py, T> {
             ));
         }
         // SAFETY: it is an array, whose elements are those of T in the machine's order of bytes.
-        Ok(Self { name, array: unsafe { view.into_any().cast_into_unchecked() } })
+        Ok(Self { name, array: unsafe { view.into_any().cast_into_unchecked() }, pixel_stride: None })
     }
 
     /// # Errors
@@ -170,6 +180,57 @@ impl<'py, T: Number> Tensor<'py, T> {
     /// `numpy` would divide by a stride.
     fn is_broadcast_element(&self) -> bool {
         self.array.len() == 1 && self.array.strides().iter().all(|stride| *stride == 0)
+    }
+
+    pub(crate) fn pixel_stride(&self) -> Option<usize> {
+        self.pixel_stride
+    }
+
+    /// The same array. If its channels are last, and are channels of a wider array: all memory from its first to
+    /// its last element, which is then borrowed as a whole.
+    pub(crate) fn spanning_pixels(self, layout: Layout) -> PyResult<Self> {
+        if layout != Layout::ChannelsLast || self.array.is_c_contiguous() || !self.array.is_aligned() {
+            return Ok(self);
+        }
+        let Some((stride, len)) = self.pixels_apart() else { return Ok(self) };
+        let (name, py, mut len) = (self.name, self.array.py(), len as isize);
+        // SAFETY: the memory is that of the array, from which the new one keeps it, and no more writeable. The
+        // references to dtype and array are handed over.
+        let array = unsafe {
+            let (class, dtype) = (PyUntypedArray::type_object_raw(py), self.array.dtype().into_dtype_ptr());
+            let flags = (*self.array.as_array_ptr()).fields.flags & NPY_ARRAY_WRITEABLE;
+            let data = self.array.data().cast();
+            let (strides, of) = (ptr::null_mut(), ptr::null_mut());
+            let array = PY_ARRAY_API.PyArray_NewFromDescr(py, class, dtype, 1, &mut len, strides, data, flags, of);
+            let array = Bound::from_owned_ptr_or_err(py, array)?;
+            if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), self.array.into_ptr()) < 0 {
+                return Err(PyErr::fetch(py));
+            }
+            array.cast_into_unchecked()
+        };
+        Ok(Self { name, array, pixel_stride: Some(stride) })
+    }
+
+    /// The distance of pixels and the elements from the first to the last one, if the channels of each are
+    /// neighbours, and all pixels are equally far apart.
+    fn pixels_apart(&self) -> Option<(usize, usize)> {
+        let (shape, strides) = (self.array.shape(), self.array.strides());
+        let ((channels, outer), size) = (shape.split_last()?, size_of::<T>() as isize);
+        if *channels > 1 && *strides.last()? != size {
+            return None;
+        }
+        let mut axes = outer.iter().zip(strides).rev().filter(|(len, _)| **len > 1);
+        let (len, pixel) = axes.next()?;
+        let mut next = pixel.checked_mul(*len as isize)?;
+        for (len, stride) in axes {
+            if *stride != next {
+                return None;
+            }
+            next = next.checked_mul(*len as isize)?;
+        }
+        let stride = usize::try_from(pixel / size).ok().filter(|stride| pixel % size == 0 && stride >= channels)?;
+        let before = outer.iter().product::<usize>().checked_sub(1)?;
+        Some((stride, before.checked_mul(stride)?.checked_add(*channels)?))
     }
 
     /// # Errors
@@ -279,7 +340,7 @@ pub(crate) fn empty<'py, T: Number>(
         refusal
     })?;
     // SAFETY: numpy made an array of the dtype, which is that of T.
-    Ok(Tensor { name, array: unsafe { array.cast_into_unchecked() } })
+    Ok(Tensor { name, array: unsafe { array.cast_into_unchecked() }, pixel_stride: None })
 }
 
 /// The elements that a run writes, which need not be initialised.

@@ -7,7 +7,7 @@ use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyUntypedArray, PyUntypedArr
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::arrays::{DTYPES, Name, Number, Tensor, dtype_name, element_type, empty, private_view, uninit};
+use crate::arrays::{DTYPES, Name, Number, Tensor, dtype_name, element_type, empty, in_layout, private_view, uninit};
 use crate::errors::{exception, refusal};
 use crate::threads::{Pooled, with_workspace};
 
@@ -45,7 +45,8 @@ impl Plan {
     /// The result is written into ``out``, if that is given, else into a new array. ``out`` may
     /// be ``residual`` itself. No other memory may be shared.
     ///
-    /// No array is copied or converted: all must be C-contiguous, and of the plan's dtype.
+    /// No array is copied or converted: all must be C-contiguous, and of the plan's dtype. With channels last, they
+    /// may also be channels of a wider array, as ``wide[..., 3:8]`` is.
     /// Other Python threads run meanwhile.
     #[pyo3(signature = (x, packed, *, residual=None, out=None))]
     fn run<'py>(
@@ -55,7 +56,19 @@ impl Plan {
         residual: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()))
+        self.plan.run(&Arrays { x, residual, out, copies: false }, packed, self.dtype.bind(x.py()))
+    }
+
+    /// As ``run``, but arrays that are read are copied if they do not lie in memory as they must.
+    #[pyo3(signature = (x, packed, residual, out))]
+    fn _run_copying<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        packed: &PackedWeights,
+        residual: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.plan.run(&Arrays { x, residual, out, copies: true }, packed, self.dtype.bind(x.py()))
     }
 
     /// Whether a run accepts these weights: they are of this layer, and in the layout that the plan
@@ -81,16 +94,16 @@ impl Plan {
         self.dtype.bind(py)
     }
 
-    /// The shape of X.
+    /// The shape of X, as its array has it: ``(N, H, W, C)`` with the layout ``"NHWC"``.
     #[getter]
     fn input_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.plan.geometry().input_shape())
+        PyTuple::new(py, x_shape(self.plan.geometry()))
     }
 
-    /// The shape of the result.
+    /// The shape of the result, likewise.
     #[getter]
     fn output_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.plan.geometry().output_shape())
+        PyTuple::new(py, y_shape(self.plan.geometry()))
     }
 
     /// The shape of W.
@@ -292,6 +305,18 @@ struct Arrays<'a, 'py> {
     x: &'a Bound<'py, PyAny>,
     residual: Option<&'a Bound<'py, PyAny>>,
     out: Option<&'a Bound<'py, PyAny>>,
+    /// Whether those that are read are copied, if they do not lie as they must.
+    copies: bool,
+}
+
+/// The shape of X's array.
+fn x_shape(geometry: &Geometry) -> Vec<usize> {
+    in_layout(geometry.input_shape(), geometry.x_layout)
+}
+
+/// The shape of Y's array.
+fn y_shape(geometry: &Geometry) -> Vec<usize> {
+    in_layout(geometry.output_shape(), geometry.y_layout)
 }
 
 /// A plan of some element type.
@@ -343,8 +368,11 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         dtype: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, geometry) = (dtype.py(), self.geometry());
-        let (op, output_shape) = (geometry.op, geometry.output_shape());
-        let tensor = |name, value, shape: &[usize]| Tensor::<T>::new(name, value)?.of_shape(shape)?.in_order();
+        let (op, output_shape, y_layout) = (geometry.op, y_shape(geometry), geometry.y_layout);
+        let tensor = |name: Name, value, shape: &[usize], layout| {
+            let tensor = Tensor::<T>::new(name, value)?.of_shape(shape)?.spanning_pixels(layout)?;
+            if arrays.copies && !name.is_out { tensor.or_copied() } else { tensor.in_order() }
+        };
         let [x, residual, out] =
             [("X", false), ("the residual", false), ("out", true)].map(|(tensor, is_out)| Name { op, tensor, is_out });
         let Some(packed) = packed.of::<T>() else {
@@ -352,10 +380,10 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
             let message = format_args!("{op}: the weights were packed for dtype {packed}, the plan needs {needed}");
             return Err(refusal(py, ErrorKind::PackedMismatch, message));
         };
-        let x = tensor(x, arrays.x, &geometry.input_shape())?;
-        let residual = arrays.residual.map(|array| tensor(residual, array, &output_shape)).transpose()?;
+        let x = tensor(x, arrays.x, &x_shape(geometry), geometry.x_layout)?;
+        let residual = arrays.residual.map(|array| tensor(residual, array, &output_shape, y_layout)).transpose()?;
         let y = match arrays.out {
-            Some(array) => tensor(out, array, &output_shape)?,
+            Some(array) => tensor(out, array, &output_shape, y_layout)?,
             None => empty(out, &output_shape, dtype)?,
         };
         y.apart_from(&x)?;
@@ -364,31 +392,39 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         if let Some(residual) = &residual {
             y.apart_from(residual)?;
         }
+        let strides = [Some(&x), residual.as_ref(), Some(&y)].map(|tensor| tensor.and_then(Tensor::pixel_stride));
         let (x_read, residual) = (x.read()?, residual.map(|residual| residual.read()).transpose()?);
         let (x, residual) = (x_read.as_slice()?, residual.as_ref().map(|residual| residual.as_slice()).transpose()?);
         let mut written = y.write()?;
         // The last check of a run comes before threads are started for it.
         self.accepts(packed).map_err(|error| exception(py, &error))?;
         let pool = Pooled::of(py, self)?;
-        let result = if in_place {
-            let y = written.as_slice_mut()?;
-            py.detach(|| {
-                with_workspace(self, |workspace| {
-                    self.run(Run::in_place(x, packed, y).workspace(workspace).threads(pool.threads())).map(|_| ())
-                })
-            })
-        } else {
-            let y = uninit(&mut written);
-            py.detach(|| {
-                with_workspace(self, |workspace| {
-                    self.run(Run::uninit(x, packed, y).residual(residual).workspace(workspace).threads(pool.threads()))
-                        .map(|_| ())
-                })
-            })
+        let run = match strides {
+            _ if in_place => Run::in_place(x, packed, written.as_slice_mut()?),
+            [.., Some(_)] => Run::new(x, packed, written.as_slice_mut()?).residual(residual),
+            _ => Run::uninit(x, packed, uninit(&mut written)).residual(residual),
         };
+        let run = with_strides(run, strides);
+        let result = py.detach(|| {
+            with_workspace(self, |workspace| self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ()))
+        });
         result.map_err(|error| exception(py, &error))?;
         Ok(arrays.out.unwrap_or(y.array()).clone())
     }
+}
+
+/// Tells a run how far the pixels of X, residual and Y are apart.
+fn with_strides<'a, 'y, T: Number>(mut run: Run<'a, 'y, T>, [x, residual, y]: [Option<usize>; 3]) -> Run<'a, 'y, T> {
+    if let Some(stride) = x {
+        run = run.x_pixel_stride(stride);
+    }
+    if let Some(stride) = residual {
+        run = run.residual_pixel_stride(stride);
+    }
+    if let Some(stride) = y {
+        run = run.y_pixel_stride(stride);
+    }
+    run
 }
 
 /// Packed weights of some element type.

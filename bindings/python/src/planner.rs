@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use convoke::{Accuracy, Activation, Attribute, DType, ErrorKind, Isa, NodeInput, Operator, bf16, f16};
+use convoke::{Accuracy, Activation, Attribute, DType, ErrorKind, Isa, Layout, NodeInput, Operator, bf16, f16};
 use numpy::PyArrayDescr;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -67,7 +67,10 @@ impl Planner {
         Self(packed.planner(&self.0))
     }
 
-    /// A plan for a node: its attributes by name, and the shapes and the type of its inputs.
+    /// A plan for a node: its attributes by name, the shapes and the type of its inputs, and the names of the
+    /// layouts of X and Y, if they are not those of ONNX. The shape of X is in the order of its layout.
+    #[pyo3(signature = (op_type, opset, attributes, x_shape, w_shape, dtype, layouts))]
+    #[allow(clippy::too_many_arguments, reason = "they are arguments of Python")]
     fn plan(
         &self,
         op_type: &str,
@@ -76,13 +79,22 @@ impl Planner {
         x_shape: &Bound<'_, PyAny>,
         w_shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyArrayDescr>,
+        layouts: Option<(String, String)>,
     ) -> PyResult<Plan> {
         let named = |name: &str| format!("{op_type}: {name}");
         let opset = required(&named("opset"), opset)?;
-        let x: Vec<i64> = required(&named("x_shape"), x_shape)?;
+        let mut x: Vec<i64> = required(&named("x_shape"), x_shape)?;
         let w: Vec<i64> = required(&named("w_shape"), w_shape)?;
         let attributes = Attributes::read(op_type, attributes, x.len().saturating_sub(2))?;
-        let node = Node { op_type, opset, attributes, x: &x, w: &w };
+        let layout = |name: &str| layout_of(dtype.py(), op_type, name, x.len());
+        let layouts = match &layouts {
+            Some((of_x, of_y)) => [layout(of_x)?, layout(of_y)?],
+            None => Default::default(),
+        };
+        if layouts[0] == Layout::ChannelsLast {
+            x[1..].rotate_right(1);
+        }
+        let node = Node { op_type, opset, attributes, x: &x, w: &w, layouts };
         match element_type(dtype)? {
             Some(DType::F32) => self.plan_as::<f32>(&node, dtype),
             Some(DType::F64) => self.plan_as::<f64>(&node, dtype),
@@ -95,6 +107,29 @@ impl Planner {
             )),
         }
     }
+}
+
+/// The names of layouts, for one to three spatial axes.
+const LAYOUTS: [(&str, Layout); 6] = [
+    ("NCW", Layout::ChannelsFirst),
+    ("NCHW", Layout::ChannelsFirst),
+    ("NCDHW", Layout::ChannelsFirst),
+    ("NWC", Layout::ChannelsLast),
+    ("NHWC", Layout::ChannelsLast),
+    ("NDHWC", Layout::ChannelsLast),
+];
+
+/// The layout of a name, which has a letter for each axis.
+fn layout_of(py: Python<'_>, op: &str, name: &str, axes: usize) -> PyResult<Layout> {
+    let Some((_, layout)) = LAYOUTS.into_iter().find(|(known, _)| *known == name) else {
+        let known = LAYOUTS.map(|(known, _)| known).join(", ");
+        return Err(refusal(py, ErrorKind::Unavailable, format!("{op}: layout {name:?} is none of {known}")));
+    };
+    if name.len() != axes {
+        let message = format!("{op}: layout {name:?} has {} axes, X has {axes}", name.len());
+        return Err(refusal(py, ErrorKind::InvalidShape, message));
+    }
+    Ok(layout)
 }
 
 /// How the message about an unknown activation ends.
@@ -125,13 +160,19 @@ struct Node<'a> {
     attributes: Attributes,
     x: &'a [i64],
     w: &'a [i64],
+    /// Those of X and Y.
+    layouts: [Layout; 2],
 }
 
 impl Planner {
     fn plan_as<T: Number>(&self, node: &Node<'_>, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Plan> {
         let inputs = [node.x, node.w].map(|dims| Some(NodeInput { dtype: T::DTYPE, dims }));
-        let planned = Operator::from_node(node.op_type, node.opset, &node.attributes.as_onnx(), &inputs)
-            .and_then(|(operator, geometry)| self.0.plan::<T>(operator, &geometry.input_shape()));
+        let planned = Operator::from_node(node.op_type, node.opset, &node.attributes.as_onnx(), &inputs).and_then(
+            |(operator, geometry)| {
+                let [x_layout, y_layout] = node.layouts;
+                self.0.plan::<T>(operator.layouts(x_layout, y_layout), &geometry.input_shape())
+            },
+        );
         Ok(Plan::new(planned.map_err(|error| exception(dtype.py(), &error))?, dtype))
     }
 }

@@ -29,13 +29,14 @@ def test_the_package_is_typed(tmp_path):
         "packed: convoke.PackedWeights = plan.pack(np.ones(plan.weight_shape, np.float32))\n"
         "y: np.ndarray = plan.run(np.ones(plan.input_shape, np.float32), packed)\n"
         "shape: tuple[int, ...] = plan.output_shape\n"
+        "y = convoke.conv(y, y, layout='NHWC') + convoke.conv_transpose(y, y, layout=('NCHW', 'NHWC'))\n"
     )
-    (tmp_path / "wrong.py").write_text("import convoke\nconvoke.Planner(activation='gelu')\nconvoke.Planner().conv((1, 1, 3))\n")
+    (tmp_path / "wrong.py").write_text("import convoke\nconvoke.Planner(activation='gelu')\nconvoke.Planner().conv((1, 1, 3))\nconvoke.Planner().conv((1,), (1,), layout='HWC')\n")
     mypy = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
     output_of(*mypy, str(tmp_path / "user.py"), cwd=tmp_path)
     output_of(*mypy, "-p", "convoke", cwd=tmp_path)
     wrong = subprocess.run([sys.executable, *mypy, str(tmp_path / "wrong.py")], capture_output=True, text=True, cwd=tmp_path)
-    assert "Found 2 errors" in wrong.stdout
+    assert "Found 3 errors" in wrong.stdout
 
 
 def test_stubs_are_those_of_the_library(tmp_path):

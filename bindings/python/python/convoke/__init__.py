@@ -11,8 +11,9 @@ To run a layer more than once, plan it and pack its weights once:
     for x in images:
         y = plan.run(x, packed)
 
-Arrays are C-contiguous and in ONNX's layout, ``(N, C, spatial...)``, of float32, float64, float16
-or ml_dtypes.bfloat16. Attributes have their ONNX names and meanings.
+Arrays are C-contiguous, of float32, float64, float16 or ml_dtypes.bfloat16. Their axes are in ONNX's
+order, ``(N, C, spatial...)``, or with ``layout="NHWC"`` in that order. Attributes have their ONNX names
+and meanings.
 """
 
 from ._convoke import PackedWeights, Plan, __version__
@@ -32,7 +33,7 @@ from ._errors import (
     UnsupportedOperatorError,
     WorkspaceError,
 )
-from ._layers import Accuracy, Activation, AutoPad, Planner, conv, conv_transpose
+from ._layers import Accuracy, Activation, AutoPad, Layout, Planner, conv, conv_transpose
 
 __all__ = [
     "Accuracy",
@@ -45,6 +46,7 @@ __all__ = [
     "InvalidPackedError",
     "InvalidShapeError",
     "InvalidTypeError",
+    "Layout",
     "OutOfMemoryError",
     "PackedMismatchError",
     "PackedWeights",

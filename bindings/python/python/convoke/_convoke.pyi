@@ -28,6 +28,7 @@ class Planner:
         x_shape: Sequence[int],
         w_shape: Sequence[int],
         dtype: np.dtype[Any],
+        layouts: tuple[str, str] | None,
     ) -> Plan: ...
 
 @final
@@ -66,6 +67,13 @@ class Plan:
         *,
         residual: NDArray[Any] | None = None,
         out: NDArray[Any] | None = None,
+    ) -> NDArray[Any]: ...
+    def _run_copying(
+        self,
+        x: NDArray[Any],
+        packed: PackedWeights,
+        residual: NDArray[Any] | None,
+        out: NDArray[Any] | None,
     ) -> NDArray[Any]: ...
     def accepts(self, packed: PackedWeights) -> bool: ...
     def explain(self) -> str: ...

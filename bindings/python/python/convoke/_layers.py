@@ -28,6 +28,10 @@ times as much. The documentation of the crate's ``Accuracy`` has the bounds."""
 AutoPad = Literal["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
 """How the padding is chosen, as ONNX defines it."""
 
+Layout = Literal["NCW", "NCHW", "NCDHW", "NWC", "NHWC", "NDHWC"]
+"""The order of an array's axes, with a letter for each: images, channels, then depth, height and width, or channels
+last."""
+
 PerAxis = Union[int, Sequence[int]]
 """A list of one integer for each spatial axis (``pads``: two), or one integer for all of them."""
 
@@ -92,13 +96,14 @@ class Planner:
         group: int = 1,
         auto_pad: AutoPad | bytes = "NOTSET",
         kernel_shape: PerAxis | None = None,
+        layout: Layout | tuple[Layout, Layout] | None = None,
         opset: int = 22,
     ) -> Plan:
         """A plan of Conv on arrays of one shape.
 
         Args:
-            x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes.
-            w_shape: ``(M, C / group, k1, k2, ...)``.
+            x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes, or in the order of ``layout``.
+            w_shape: ``(M, C / group, k1, k2, ...)``, in every layout.
             dtype: float32, float64, float16 or ml_dtypes.bfloat16.
             strides: One for each spatial axis, or one integer for all of them, as ``2`` for ``[2, 2]``; 1 if absent.
                 So are the other lists.
@@ -107,6 +112,10 @@ class Planner:
             group: The number of groups of channels.
             auto_pad: How the padding is chosen, if not by ``pads``. ``bytes``, as the package onnx has it, will do.
             kernel_shape: The spatial sizes of W, which say the same.
+            layout: The order of the axes of X, of the result and of a residual; ONNX's order if absent. With ``"NHWC"``,
+                X is ``(N, H, W, C)`` and the result ``(N, H, W, M)``. A pair has the order of X and that of the result:
+                ``("NCHW", "NHWC")``. The name has a letter for each axis, as ``"NWC"`` and ``"NDHWC"`` do for one and
+                three spatial axes. Messages of errors count axes in ONNX's order.
             opset: The model's opset. bfloat16 needs 22.
 
         Raises:
@@ -120,7 +129,8 @@ class Planner:
             "auto_pad": auto_pad,
             "kernel_shape": kernel_shape,
         }
-        return self._planner.plan("Conv", opset, attributes, x_shape, w_shape, _dtype(dtype))
+        layouts = _pair("Conv", layout)
+        return self._planner.plan("Conv", opset, attributes, x_shape, w_shape, _dtype(dtype), layouts)
 
     def conv_transpose(
         self,
@@ -136,12 +146,13 @@ class Planner:
         kernel_shape: PerAxis | None = None,
         output_padding: PerAxis | None = None,
         output_shape: PerAxis | None = None,
+        layout: Layout | tuple[Layout, Layout] | None = None,
         opset: int = 22,
     ) -> Plan:
         """A plan of ConvTranspose on arrays of one shape. What is not said here is as for ``conv``.
 
         Args:
-            x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes.
+            x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes, or in the order of ``layout``.
             w_shape: ``(C, M / group, k1, k2, ...)``.
             pads: What is cut off at the beginnings of all spatial axes, then at the ends of all; 0 if absent.
             output_padding: What is added at the end of each spatial axis; 0 if absent.
@@ -157,7 +168,8 @@ class Planner:
             "output_padding": output_padding,
             "output_shape": output_shape,
         }
-        return self._planner.plan("ConvTranspose", opset, attributes, x_shape, w_shape, _dtype(dtype))
+        layouts = _pair("ConvTranspose", layout)
+        return self._planner.plan("ConvTranspose", opset, attributes, x_shape, w_shape, _dtype(dtype), layouts)
 
     def packed_for(self, packed: PackedWeights) -> Planner:
         """The same planner, whose plans accept these weights: for another batch or spatial size than that of the plan
@@ -184,6 +196,7 @@ def conv(
     group: int = 1,
     auto_pad: AutoPad | bytes = "NOTSET",
     kernel_shape: PerAxis | None = None,
+    layout: Layout | tuple[Layout, Layout] | None = None,
     activation: Activation | None = None,
     residual: NDArray[Any] | None = None,
     threads: int = 1,
@@ -194,15 +207,16 @@ def conv(
 
     It plans and packs on every call. To run a layer more than once, keep a ``Plan``.
 
-    All arrays have the dtype of ``x``. Those that are read and are not C-contiguous are copied. The attributes are
-    described at ``Planner.conv``, the other arguments at ``Planner`` and ``Plan.run``.
+    All arrays have the dtype of ``x``. Those that are read are copied where ``Plan.run`` would refuse how they lie in
+    memory. The attributes and ``layout`` are described at ``Planner.conv``, the other arguments at ``Planner`` and
+    ``Plan.run``.
 
     Args:
         x: The input.
         w: The filters.
         b: The bias, ``(M,)``.
         residual: An array of the output's shape that is added before the activation.
-        out: Where the result is written, C-contiguous; a new array if absent. It may be ``residual`` itself.
+        out: Where the result is written, as ``Plan.run`` takes it; a new array if absent. It may be ``residual`` itself.
 
     Returns:
         The result, which is ``out`` if that is given.
@@ -222,8 +236,9 @@ def conv(
         group=group,
         auto_pad=auto_pad,
         kernel_shape=kernel_shape,
+        layout=layout,
     )
-    return _run(plan, x, w, b, residual, out)
+    return plan._run_copying(x, plan.pack(w, b), residual, out)
 
 
 def conv_transpose(
@@ -239,6 +254,7 @@ def conv_transpose(
     kernel_shape: PerAxis | None = None,
     output_padding: PerAxis | None = None,
     output_shape: PerAxis | None = None,
+    layout: Layout | tuple[Layout, Layout] | None = None,
     activation: Activation | None = None,
     residual: NDArray[Any] | None = None,
     threads: int = 1,
@@ -263,21 +279,9 @@ def conv_transpose(
         kernel_shape=kernel_shape,
         output_padding=output_padding,
         output_shape=output_shape,
+        layout=layout,
     )
-    return _run(plan, x, w, b, residual, out)
-
-
-def _run(
-    plan: Plan,
-    x: NDArray[Any],
-    w: NDArray[Any],
-    b: NDArray[Any] | None,
-    residual: NDArray[Any] | None,
-    out: NDArray[Any] | None,
-) -> NDArray[Any]:
-    if residual is not None and residual is not out:
-        residual = _array(plan.op, "the residual", residual)
-    return plan.run(_in_order(x), plan.pack(w, b), residual=None if residual is None else _in_order(residual), out=out)
+    return plan._run_copying(x, plan.pack(w, b), residual, out)
 
 
 def _array(op: str, name: str, value: NDArray[Any]) -> NDArray[Any]:
@@ -287,13 +291,6 @@ def _array(op: str, name: str, value: NDArray[Any]) -> NDArray[Any]:
     if isinstance(value, np.ma.MaskedArray):
         raise InvalidTypeError(f"{op}: {name} has a mask, which would be ignored: pass its method filled()")
     return value
-
-
-def _in_order(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, or a copy that is C-contiguous and aligned."""
-    flags = array.flags
-    # Not by the method `copy`, which a subclass may have changed.
-    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
 
 
 def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -318,3 +315,14 @@ def _kind(activation: Activation | None) -> tuple[str, list[float]] | None:
         except (OverflowError, TypeError, ValueError):
             pass
     raise UnavailableError(f"activation {activation!r} is neither a name nor a name with parameters")
+
+
+def _pair(op: str, layout: Layout | tuple[Layout, Layout] | None) -> tuple[str, str] | None:
+    """The layouts of X and of the result."""
+    if layout is None:
+        return None
+    if isinstance(layout, str):
+        return layout, layout
+    if isinstance(layout, Sequence) and len(layout) == 2 and all(isinstance(name, str) for name in layout):
+        return layout[0], layout[1]
+    raise UnavailableError(f"{op}: layout {layout!r} is neither a name nor a pair of names")
