@@ -8,7 +8,7 @@ use convoke::{PackedWeights, Planner, Run, Workspace, bf16, f16};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layers::Layer;
-use crate::run::{Number, Operands, Setting};
+use crate::run::{Number, Operands, Setting, case};
 use crate::with_bytes;
 
 /// The parts of the form that the crate documents: the checksum, and the bytes of the description,
@@ -19,8 +19,7 @@ const DESCRIBED: Range<usize> = 20..24;
 /// Saves the weights of a layer, forges their description, and loads, plans and runs.
 pub fn check(data: &[u8]) {
     with_bytes(data, |u| {
-        let Some(layer) = Layer::arbitrary(u)? else { return Ok(()) };
-        let setting = Setting::arbitrary(u)?;
+        let Some((layer, setting)) = case(u)? else { return Ok(()) };
         match u.int_in_range(0..=3)? {
             0 => check_type::<f32>(&layer, &setting, u),
             1 => check_type::<f64>(&layer, &setting, u),

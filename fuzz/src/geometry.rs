@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use convoke::{Activation, Algorithm, Attribute, Conv, ConvTranspose, DType, Isa, Op, Operator, Planner, bf16, f16};
 
-use crate::layers::FarAxis;
+use crate::layers::{FarAxis, layouts};
 use crate::with_bytes;
 
 const NAMES: [&str; 9] =
@@ -101,11 +101,14 @@ fn plan(u: &mut Unstructured<'_>, operator: &Operator, x_shape: &[usize]) -> Res
         planner = planner.activation(Activation::Silu);
     }
     planner = planner.isa(*u.choose(&Isa::ALL)?);
-    let explain = match u.choose(&DType::ALL)? {
-        DType::F16 => planner.plan::<f16>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
-        DType::BF16 => planner.plan::<bf16>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
-        DType::F32 => planner.plan::<f32>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
-        DType::F64 => planner.plan::<f64>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
+    let dtype = *u.choose(&DType::ALL)?;
+    let (x_layout, y_layout) = layouts(u)?;
+    let operator = operator.clone().layouts(x_layout, y_layout);
+    let explain = match dtype {
+        DType::F16 => planner.plan::<f16>(operator, x_shape).map(|plan| format!("{:#}", plan.explain())),
+        DType::BF16 => planner.plan::<bf16>(operator, x_shape).map(|plan| format!("{:#}", plan.explain())),
+        DType::F32 => planner.plan::<f32>(operator, x_shape).map(|plan| format!("{:#}", plan.explain())),
+        DType::F64 => planner.plan::<f64>(operator, x_shape).map(|plan| format!("{:#}", plan.explain())),
     };
     let message = explain.unwrap_or_else(|error| error.to_string());
     assert!(message.starts_with("Conv"), "{message}");

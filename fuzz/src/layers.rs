@@ -1,7 +1,7 @@
 //! Layers of any kind that are small enough to be run.
 
 use arbitrary::{Result, Unstructured};
-use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Op, Operator};
+use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Layout, Op, Operator};
 
 /// Multiply-adds of a layer that is run, at most.
 const MOST_MACS: u128 = 1 << 19;
@@ -57,6 +57,12 @@ impl Layer {
         Ok(layer.geometry().map(|_| layer))
     }
 
+    /// The same layer with X and Y in some layouts.
+    pub fn in_layouts(self, u: &mut Unstructured<'_>) -> Result<Self> {
+        let (x, y) = layouts(u)?;
+        Ok(Self { operator: self.operator.layouts(x, y), ..self })
+    }
+
     /// The same operator on X of another batch and spatial size.
     pub fn resized(&self, u: &mut Unstructured<'_>) -> Result<Option<Self>> {
         let mut x_shape = self.x_shape.clone();
@@ -76,6 +82,12 @@ impl Layer {
                 .all(|len| *len <= MOST_ELEMENTS);
         is_small.then_some(geometry)
     }
+}
+
+/// Layouts of X and Y.
+pub fn layouts(u: &mut Unstructured<'_>) -> Result<(Layout, Layout)> {
+    let layouts = [Layout::ChannelsFirst, Layout::ChannelsLast];
+    Ok((*u.choose(&layouts)?, *u.choose(&layouts)?))
 }
 
 /// A spatial axis with any stride and dilation, whose pads make up for them: Y has a few positions.

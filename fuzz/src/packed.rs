@@ -5,8 +5,7 @@ use std::sync::Arc;
 use convoke::{PackedWeights, Run, Workspace};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::layers::Layer;
-use crate::run::{Operands, Setting};
+use crate::run::{Operands, case};
 use crate::with_bytes;
 
 /// Where the checksum is, and from where on it counts: the form that the crate documents.
@@ -38,8 +37,7 @@ impl AsRef<[u8]> for Aligned {
 /// is right after the change.
 pub fn check(data: &[u8]) {
     with_bytes(data, |u| {
-        let Some(layer) = Layer::arbitrary(u)? else { return Ok(()) };
-        let setting = Setting::arbitrary(u)?;
+        let Some((layer, setting)) = case(u)? else { return Ok(()) };
         let Ok(plan) = setting.planner().plan::<f32>(layer.operator.clone(), &layer.x_shape) else { return Ok(()) };
         let operands = Operands::new(plan.geometry(), &setting);
         let packed = operands.pack(&plan);

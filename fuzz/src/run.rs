@@ -2,8 +2,8 @@
 
 use arbitrary::{Result, Unstructured};
 use convoke::{
-    Accuracy, Activation, Algorithm, Element, Executor, Geometry, Isa, PackedWeights, Plan, Planner, Run, Threads,
-    Workspace, bf16, f16,
+    Accuracy, Activation, Algorithm, Element, Executor, Geometry, Isa, Layout, PackedWeights, Plan, Planner, Run,
+    Threads, Workspace, bf16, f16,
 };
 
 use crate::layers::{Layer, integers};
@@ -12,8 +12,7 @@ use crate::{reference, with_bytes};
 /// Layers, plans and runs of every kind.
 pub fn check(data: &[u8]) {
     with_bytes(data, |u| {
-        let Some(layer) = Layer::arbitrary(u)? else { return Ok(()) };
-        let setting = Setting::arbitrary(u)?;
+        let Some((layer, setting)) = case(u)? else { return Ok(()) };
         match u.int_in_range(0..=5)? {
             0..=2 => check_type::<f32>(&layer, &setting, u),
             3 => check_type::<f64>(&layer, &setting, u),
@@ -21,6 +20,13 @@ pub fn check(data: &[u8]) {
             _ => check_type::<bf16>(&layer, &setting, u),
         }
     });
+}
+
+/// A layer that is run, and how. None if the bytes are of none.
+pub fn case(u: &mut Unstructured<'_>) -> Result<Option<(Layer, Setting)>> {
+    let Some(layer) = Layer::arbitrary(u)? else { return Ok(None) };
+    let setting = Setting::arbitrary(u)?;
+    Ok(Some((layer.in_layouts(u)?, setting)))
 }
 
 /// An element type whose values are made from whole numbers.
@@ -65,6 +71,8 @@ pub struct Setting {
     residual: ResidualKind,
     has_bias: bool,
     seed: u64,
+    /// Elements between the pixels of X, residual and Y, where channels are last.
+    gaps: [Option<usize>; 3],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,11 +102,81 @@ impl Setting {
             residual: *u.choose(&[ResidualKind::None, ResidualKind::Tensor, ResidualKind::Output])?,
             has_bias: u.arbitrary()?,
             seed: u64::from(u.arbitrary::<u16>()?),
+            gaps: [gap(u)?, gap(u)?, gap(u)?],
         })
     }
 
     pub fn planner(&self) -> &Planner {
         &self.planner
+    }
+}
+
+fn gap(u: &mut Unstructured<'_>) -> Result<Option<usize>> {
+    Ok(u.int_in_range(0..=9_usize)?.checked_sub(1))
+}
+
+/// How the elements of a tensor lie. They are counted in ONNX's order.
+struct Places {
+    layout: Layout,
+    len: usize,
+    channels: usize,
+    positions: usize,
+    gap: Option<usize>,
+}
+
+impl Places {
+    /// Those of X, and of Y for the residual and for itself.
+    fn of(geometry: &Geometry, [x, residual, y]: [Option<usize>; 3]) -> [Self; 3] {
+        let of_x = Self {
+            layout: geometry.x_layout,
+            len: geometry.input_len(),
+            channels: geometry.in_channels,
+            positions: geometry.input_spatial(),
+            gap: x,
+        };
+        let of_y = |gap| Self {
+            layout: geometry.y_layout,
+            len: geometry.output_len(),
+            channels: geometry.out_channels,
+            positions: geometry.output_spatial(),
+            gap,
+        };
+        [of_x, of_y(residual), of_y(y)]
+    }
+
+    fn at(&self, i: usize) -> usize {
+        let position = i / self.positions / self.channels * self.positions + i % self.positions;
+        match self.layout {
+            Layout::ChannelsLast => position * self.pixel() + i / self.positions % self.channels,
+            _ => i,
+        }
+    }
+
+    fn pixel(&self) -> usize {
+        self.channels + self.gap.unwrap_or(0)
+    }
+
+    /// Memory of the elements, with NaN between pixels.
+    fn spread<T: Number>(&self, values: &[T]) -> Vec<T> {
+        let end = self.len.checked_sub(1).map_or(0, |last| self.at(last) + 1);
+        let mut memory = vec![T::of(f64::NAN); end];
+        values.iter().enumerate().for_each(|(i, value)| memory[self.at(i)] = *value);
+        memory
+    }
+
+    /// The elements, of which none is NaN. What is between pixels is as before.
+    fn gather<T: Number>(&self, memory: &[T]) -> Vec<T> {
+        let between = memory.iter().filter(|value| value.value().is_nan()).count();
+        assert_eq!(between, memory.len() - self.len, "elements that were not to be written, or were");
+        (0..self.len).map(|i| memory[self.at(i)]).collect()
+    }
+
+    /// Tells a run how far pixels are apart.
+    fn set<R>(&self, run: R, set: fn(R, usize) -> R) -> R {
+        match self.layout {
+            Layout::ChannelsLast if self.gap.is_some() => set(run, self.pixel()),
+            _ => run,
+        }
     }
 }
 
@@ -225,19 +303,20 @@ impl Operands {
         // Scratch and output are full of NaN before. The workspace has the promised size.
         let mut memory = vec![0xff; plan.workspace_bytes() + 63];
         let workspace = &mut Workspace::borrowed(&mut memory);
-        let (x, residual) = (typed::<T>(&self.x), typed::<T>(&self.residual));
-        let mut y = vec![T::of(f64::NAN); plan.geometry().output_len()];
+        let [of_x, of_residual, of_y] = Places::of(plan.geometry(), setting.gaps);
+        let (x, residual) = (of_x.spread(&typed::<T>(&self.x)), of_residual.spread(&typed::<T>(&self.residual)));
+        let held = if setting.residual == ResidualKind::Output { typed::<T>(&self.residual) } else { Vec::new() };
+        let mut y = of_y.spread(&held);
         let run = match setting.residual {
             ResidualKind::None => Run::new(&x, packed, &mut y),
             ResidualKind::Tensor => Run::new(&x, packed, &mut y).residual(Some(&residual)),
-            ResidualKind::Output => {
-                y.copy_from_slice(&residual);
-                Run::in_place(&x, packed, &mut y)
-            }
+            ResidualKind::Output => Run::in_place(&x, packed, &mut y),
         };
+        let run = of_residual.set(of_x.set(run, Run::x_pixel_stride), Run::residual_pixel_stride);
+        let run = of_y.set(run, Run::y_pixel_stride);
         let result = plan.run(run.workspace(workspace).threads(threads)).map(|_| ());
         result.unwrap_or_else(|error| panic!("{error}: {plan:?}"));
-        y
+        of_y.gather(&y)
     }
 }
 

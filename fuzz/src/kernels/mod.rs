@@ -12,14 +12,15 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelTaps, PixelInput, Prefetch, Real, Residual, RowOffsets,
-    RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_kernels, spatial_kernels, transpose,
-    };
+    ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelInput, PixelTaps, Prefetch, Real, Residual,
+    RowOffsets, RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_kernels, spatial_kernels, transpose,
+};
 
 use crate::with_bytes;
 
 /// The files of the kernels' public calls. Their checks refuse a call by a panic.
-const CHECKS: [&str; 9] = [
+const CHECKS: [&str; 10] = [
+    "activation.rs",
     "depthwise.rs",
     "grouped.rs",
     "pixel.rs",
