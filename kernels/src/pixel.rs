@@ -64,7 +64,7 @@ impl<'a> PixelTaps<'a> {
     #[must_use]
     pub fn repeated(self, repeats: usize, shift: usize) -> Self {
         let furthest = repeats.saturating_sub(1).saturating_mul(shift).saturating_add(self.furthest);
-        Self { repeats, shift, furthest, ..self }
+        Self { repeats: if self.tiles == 0 { 0 } else { repeats }, shift, furthest, ..self }
     }
 
     /// Pixels of all tiles.

@@ -404,6 +404,9 @@ fn calls_that_cannot_be_are_refused() {
         kernel.partial(&x, &vec![0.0; 3 * nr], &mut vec![0.0; 2 * nr], false);
     });
     assert!(far.contains("a pixel ends beyond the slice of X"), "{far}");
+    // No tiles, however often, are none.
+    let none = PixelInput { x: &[], zeros: &[], channels: 3, taps: PixelTaps::new(&[], 0, 2).repeated(HUGE, 1) };
+    kernel.partial(&none, &[], &mut [], false);
 }
 
 /// Sizes up to some blocks of vectors, with parts of a block at each end, and elements between rows.

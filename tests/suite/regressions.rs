@@ -612,3 +612,22 @@ fn a_limit_does_not_change_the_bits_of_depthwise_layers() {
         }
     }
 }
+
+/// The places of taps that are 2^31 inputs and more apart were computed in 32 bits.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn taps_that_reach_beyond_32_bits_are_padding() {
+    const FAR: i64 = 1 << 31;
+    let conv = Conv::new([1, 1, 3]).dilations([2 * FAR]).pads([4 * FAR, 4]);
+    let transposed = ConvTranspose::new([1, 1, 3]).dilations([FAR]).pads([2 * FAR + 4, 1]);
+    for layer in [layer(conv, [1, 1, 8]), layer(transposed, [1, 1, 8])].map(Layer::channels_last) {
+        let operands = Operands::<f32>::uniform(&layer.geometry(), 5).with_bias(&layer.geometry());
+        let oracle = Oracle::new(&layer.geometry(), &operands);
+        let of_pixels = Combination::all().filter(|combination| combination.algorithm.name().starts_with("pixel-"));
+        for combination in of_pixels {
+            let Some(plan) = combination.plan::<f32>(&layer, |planner| planner) else { continue };
+            let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
+            assert_eq!(checked, Ok(()), "{combination}");
+        }
+    }
+}

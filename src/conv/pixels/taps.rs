@@ -414,10 +414,10 @@ impl TableWriter<'_> {
                     written += 1;
                     entry[0] = if *is_joined { number } else { number * kernel + tap } as u32;
                     let from = last.input(outputs.start, *at);
-                    // In 32 bits, so that vectors take several: numbers of inputs outside of X wrap to great ones.
                     let mut place = ((from - window.columns.start) as usize).wrapping_mul(*pixel) as u32;
-                    let (mut input, end) = if *is_joined { (0, 1) } else { (from as u32, input as u32) };
-                    let (inputs, places) = (if *is_joined { 0 } else { last.advance as u32 }, last.advance * pixel);
+                    // Numbers of inputs before X wrap to great ones.
+                    let (mut input, end) = if *is_joined { (0, 1) } else { (from as usize, input) };
+                    let (inputs, places) = (if *is_joined { 0 } else { last.advance }, last.advance * pixel);
                     for entry in &mut entry[column..column + len] {
                         *entry = begin + if input < end { place } else { PixelTaps::ZEROS };
                         input = input.wrapping_add(inputs);
