@@ -1,6 +1,6 @@
 //! GEMM kernels for tensors whose channels are neighbours: descriptors, raw arguments, and safe calls.
 
-use crate::activation::ActivationKernel;
+use crate::activation::{ActivateArgs, ActivationKernel};
 use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::simd::Simd;
@@ -130,6 +130,29 @@ pub struct PixelEpilogue<'a, T> {
 }
 
 impl<T: Real> PixelEpilogue<'_, T> {
+    /// Finishes `pixels` pixels of `channels` sums, which have their bias already: pixel i of `sums`, which are `x_row`
+    /// elements apart, goes, `activation(sum + residual)`, to `y[i * ld..]`.
+    ///
+    /// # Panics
+    /// If a slice is too short, or pixels of Y overlap.
+    pub fn finish(
+        &self,
+        (sums, x_row): (&[T], usize),
+        y: &mut Dest<'_, T>,
+        ld: usize,
+        (pixels, channels): (usize, usize),
+    ) {
+        let PixelStore { y, residual, activation, .. } = self.checked(y, ld, pixels, channels);
+        assert!(end(pixels, x_row, channels) <= sums.len(), "the sums are too short");
+        let (activation, f) = (activation.activation, activation.f);
+        let (x, residual_row) = (sums.as_ptr(), self.residual_ld);
+        // SAFETY: the assertions here and in checked() cover the memory that ActivateArgs asks for. The kernel is
+        // one of this CPU, because it is made for that alone.
+        unsafe {
+            f(&ActivateArgs { activation, rows: pixels, len: channels, x, x_row, residual, residual_row, y, ld })
+        };
+    }
+
     /// The raw form, for `channels` channels of `pixels` pixels, which go to `y`, `ld` elements apart.
     ///
     /// # Panics

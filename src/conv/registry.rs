@@ -156,7 +156,7 @@ pub(crate) fn candidates<T: Element>() -> Vec<Candidate<T>> {
 fn list<T: Element>() -> Vec<Candidate<T>> {
     use Op::{Conv, ConvTranspose};
     vec![
-        Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer),
+        Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer).with_layout(None),
         Candidate::new("gemm", Conv, ANY, gemm::offer),
         Candidate::new("im2col:native", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Native, bytes)),
         Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),

@@ -48,7 +48,10 @@ fn the_definition_of_all_elements_is_that_of_each() {
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm.name() {
         "naive" => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
-        "winograd" => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
+        "winograd" => {
+            let conv = (layers::winograd(), layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts));
+            prop_oneof![conv, layers::winograd_transposed()].boxed()
+        }
         "grouped" => layers::grouped().boxed(),
         "depthwise-transposed" => layers::depthwise_transposed().boxed(),
         "channel-gemm" => prop_oneof![1 => layers::one_position(), 3 => layers::conv_transpose()].boxed(),

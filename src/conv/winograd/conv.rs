@@ -9,19 +9,19 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::Real;
+use convoke_kernels::{Real, transpose};
 
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
 use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, three};
 use crate::conv::contract::{Io, Request};
 use crate::conv::macro_kernel::lanes;
-use crate::conv::store::Finish;
+use crate::conv::store::{Finish, OutputStore, PixelPlace};
 use crate::element::Element;
 use crate::exec::Line;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
 use crate::machine::NEAR_Y_BYTES;
-use crate::{Axis, Geometry};
+use crate::{Axis, Geometry, Layout};
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
     view(geometry)?.check_steps()
@@ -58,8 +58,9 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         strides,
         taps,
         filters: geometry.out_channels_per_group(),
-        stores: PixelStores::Rows,
+        stores: if geometry.y_layout == Layout::ChannelsLast { PixelStores::Pixels } else { PixelStores::Rows },
         roles: AxisRoles::new(three(&axes)?)?,
+        transposes: geometry.x_layout == Layout::ChannelsLast,
     })
 }
 
@@ -72,8 +73,13 @@ pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorVi
     let is_whole_line = lanes::<T::Acc>(request.isa()) * size_of::<T>() == size_of::<Line>();
     // Activations other than clamps read what was stored.
     let is_left = is_large && is_whole_line && Finish::new(request).is_clamp();
-    let stores = if is_left { PixelStores::RowsPastCache } else { PixelStores::Rows };
-    Ok((WinogradView { stores, ..view(geometry)? }, 0, Box::new(WinogradConv)))
+    let mut view = view(geometry)?;
+    if is_left && view.stores == PixelStores::Rows {
+        view.stores = PixelStores::RowsPastCache;
+    }
+    // A pixel of a vector of filters, and once more where it is finished before it is rounded.
+    let staged = if view.stores == PixelStores::Pixels { 1 + usize::from(!T::DIRECT) } else { 0 };
+    Ok((view, staged * lanes::<T::Acc>(request.isa()), Box::new(WinogradConv)))
 }
 
 struct WinogradConv;
@@ -129,10 +135,13 @@ impl<T: Element> TileOperator<T> for WinogradConv {
         let channel = row.group * core.view.filters + row.filters.start;
         let count = row.filters.len();
         let bias = &io.bias[channel..channel + count];
+        let store = core.finish.store(io);
+        if core.view.stores == PixelStores::Pixels {
+            return store_pixels(core, &store, row, scratch);
+        }
         let plane = (sub.image * geometry.out_channels + channel) * depth.output + row.slice;
         let at = (plane * down.output + sub.down.place(row.y)) * along.output + sub.along.place(row.x);
         let (channel_step, row_step) = (geometry.output_spatial(), sub.down.step * along.output);
-        let store = core.finish.store(io);
         let stores = [Stores::row(at, row.width).times(count, channel_step).times(row.height, row_step)];
         let pixels = row.pixels(channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
         if sub.along.step == 1
@@ -163,4 +172,36 @@ impl<T: Element> TileOperator<T> for WinogradConv {
         }
         is_good
     }
+}
+
+/// Stores the products of a row of tiles into a Y whose channels come last: rows of pixels become pixels of a
+/// vector of channels.
+fn store_pixels<T: Element>(
+    core: &Winograd<T>,
+    store: &OutputStore<'_, '_, T>,
+    row: &TileRow<'_, T::Acc>,
+    RowScratch { rows, interleaved, marks }: RowScratch<'_, T::Acc>,
+) -> bool {
+    let (geometry, sub, AxisRoles { depth, down, along }) = (&core.geometry, &row.sub, &core.view.roles);
+    let channel = row.group * core.view.filters + row.filters.start;
+    let (count, channels) = (row.filters.len(), channel..channel + row.filters.len());
+    let is_good = core.store_rows(row, &store.staging(&store.io.bias[channels.clone()]), rows, marks);
+    for (good, i) in core.good_pixels(row, marks).flat_map(|good| (0..row.height).map(move |i| (good.clone(), i))) {
+        let (pixels, finished) = interleaved.split_at_mut(good.len() * count);
+        let rows = &rows[core.row_at(0, i) + good.start..];
+        transpose(core.isa, (count, good.len()), (rows, core.row_at(1, 0)), (pixels, count));
+        let slice = (sub.image * depth.output + row.slice) * down.output;
+        let place = PixelPlace {
+            layout: Layout::ChannelsLast,
+            positions: geometry.output_spatial(),
+            pixel: (slice + sub.down.place(row.y + i)) * along.output + sub.along.place(row.x + good.start),
+            step: sub.along.step,
+            count: good.len(),
+            channels: channels.clone(),
+        };
+        store.pixels(&place, count, (finished, &mut []), |y, ld, epilogue| {
+            epilogue.finish((pixels, count), y, ld, (good.len(), count));
+        });
+    }
+    is_good
 }

@@ -227,9 +227,11 @@ impl<'a, T: Real> CostModel<'a, T> {
         let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
         let vectors = (size.images * size.image_input_tiles().div_ceil(lanes) * values) as f64;
         // Phases of a stride are deinterleaved before they are split.
-        let phase_rows = if view.strides[1] == 1 { 0.0 } else { padded };
+        let phase_rows = if view.strides[1] == 1 || view.transposes { 0.0 } else { padded };
+        let transposed = if view.transposes { padded / lanes as f64 } else { 0.0 };
         let of_channel = Item::TRANSFORM_CALLS.times(size.images as f64)
             + Item::COPIED_ELEMENTS.times(phase_rows)
+            + Item::GATHERED_VECTORS.times(transposed)
             + Item::INPUT_TRANSFORMS.times((padded / lanes as f64 + vectors) * self.wide_transform());
         of_channel * view.channels as f64
     }
@@ -241,11 +243,13 @@ impl<'a, T: Real> CostModel<'a, T> {
         let ragged = if is_ragged(kernel) { prices::RAGGED_OUTPUT } else { 1.0 };
         let interleaved = match view.stores {
             PixelStores::Interleaved => scheme.outputs().iter().product(),
-            PixelStores::Rows | PixelStores::RowsPastCache => 0,
+            PixelStores::Rows | PixelStores::RowsPastCache | PixelStores::Pixels => 0,
         };
+        let pixels = if view.stores == PixelStores::Pixels { scheme.outputs().iter().product() } else { 0 };
         let of_tile = kernel.values() as f64 * self.wide_transform() * ragged + interleaved as f64;
         let of_vector = Item::TRANSFORM_CALLS.times((size.images * size.rows) as f64)
-            + Item::OUTPUT_TRANSFORMS.times(size.tiles() as f64 * of_tile);
+            + Item::OUTPUT_TRANSFORMS.times(size.tiles() as f64 * of_tile)
+            + Item::SPREAD_VECTORS.times((size.tiles() * pixels) as f64);
         of_vector * (self.panels.padded(view.filters) as f64 / kernel.lanes() as f64)
     }
 

@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::winograd::{Border, TileSource};
+use convoke_kernels::{Real, transpose};
 
 use super::blocking::MOST_IMAGES;
 use super::run::{Scratch, TileTask, Winograd};
@@ -21,8 +22,9 @@ const MOST_BORDERS: usize = 10;
 /// The part of a plane of X that the tiles of a block read in a [sub-image](SubImage).
 #[derive(Debug, Clone, Copy, Default)]
 struct InputWindow {
-    /// The first row's beginning in X, for the first channel of the group.
+    /// The first row's beginning in X, for the first channel of the group; and its first pixel, over all images.
     begin: usize,
+    pixel: usize,
     /// Rows, and elements of each, that are not padding.
     rows: usize,
     elements: usize,
@@ -55,6 +57,14 @@ impl Borders {
     fn get(&self, number: usize) -> &Border {
         &self.0[number].as_ref().expect("made when it was found").1
     }
+}
+
+/// Rows of a window by phases, those of each channel `of_channel` elements apart.
+struct TransposedRows<'a, A> {
+    rows: &'a mut [A],
+    of_channel: usize,
+    phases: usize,
+    phases_len: usize,
 }
 
 struct RowsOfX<'x, T> {
@@ -146,10 +156,20 @@ impl<T: Element> Winograd<T> {
         let rows_of_x = RowsOfX::new(io.x, self, images);
         let phases_len = windows.iter().map(InputWindow::len).max().unwrap_or(0);
         let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhaseCopy { offset, dst: offset * phases_len });
-        let in_place = T::DIRECT && rows_of_x.step == 1;
+        let in_place = T::DIRECT && rows_of_x.step == 1 && !view.transposes;
+        let of_channel = if in_place { 0 } else { images * stride * phases_len };
+        let together = if view.transposes { scheme.kernel.lanes() } else { 1 };
         for c in 0..channels {
-            let phase_rows = &mut scratch.rows_in[..if in_place { 0 } else { images * stride * phases_len }];
-            if phases_len > 0 {
+            if c % together == 0 && of_channel > 0 && view.transposes {
+                let channels = c..(c + together).min(channels);
+                for (i, window) in windows.iter().enumerate() {
+                    let rows = &mut scratch.rows_in[i * stride * phases_len..];
+                    let rows = TransposedRows { rows, of_channel, phases: stride, phases_len };
+                    self.transpose_window(io, &rows_of_x, (window, task.group, channels.clone()), rows);
+                }
+            }
+            let phase_rows = &mut scratch.rows_in[c % together * of_channel..][..of_channel];
+            if of_channel > 0 && !view.transposes {
                 for (window, phase_rows) in windows.iter().zip(phase_rows.chunks_exact_mut(stride * phases_len)) {
                     let rows = 0..window.rows;
                     let rows =
@@ -163,7 +183,7 @@ impl<T: Element> Winograd<T> {
             for (phase_along, (image, window)) in
                 (0..stride).flat_map(|phase| windows.iter().enumerate().map(move |window| (phase, window)))
             {
-                let source = match T::as_acc(rows_of_x.window(window, c)).filter(|_| in_place) {
+                let source = match in_place.then(|| T::as_acc(rows_of_x.window(window, c))).flatten() {
                     Some(x) => {
                         let x = x.get(window.first as usize..).unwrap_or(&[]);
                         TileSource { x, row_stride: rows_of_x.row_stride, next: rows_of_x.next }
@@ -176,6 +196,46 @@ impl<T: Element> Winograd<T> {
                 let channel = (phase * channels + c) * stride + phase_along;
                 let v = &mut v[channel * block.size.input_tiles() + image * block.size.image_input_tiles()..];
                 scheme.kernel.input(&source, borders.get(window.border), scratch.planes, v, block.v_plane);
+            }
+        }
+    }
+
+    /// Copies some channels of a window of an X whose channels come last, as rows by channels.
+    fn transpose_window(
+        &self,
+        io: &Io<'_, T>,
+        rows_of_x: &RowsOfX<'_, T>,
+        (window, group, channels): (&InputWindow, usize, Range<usize>),
+        TransposedRows { rows, of_channel, phases, phases_len }: TransposedRows<'_, T::Acc>,
+    ) {
+        let (strides, step) = (&io.strides.x, rows_of_x.step);
+        let (channel, count) = (group * self.geometry.in_channels_per_group() + channels.start, channels.len());
+        for (phase, r) in (0..phases).flat_map(|phase| (0..window.rows).map(move |r| (phase, r))) {
+            let first = window.first + phase as isize;
+            // With a stride, padding is copied.
+            let before = (-first).max(0).unsigned_abs().div_ceil(step).min(window.elements);
+            let end = (rows_of_x.row_len as isize - first).max(0).unsigned_abs().div_ceil(step).min(window.elements);
+            let inside = before..end.max(before);
+            let rows = &mut rows[phase * phases_len + r * window.elements..];
+            for c in 0..count {
+                let row = &mut rows[c * of_channel..][..window.elements];
+                row[..inside.start].fill(T::Acc::ZERO);
+                row[inside.end..].fill(T::Acc::ZERO);
+            }
+            if inside.is_empty() {
+                continue;
+            }
+            let column = (first + (inside.start * step) as isize).unsigned_abs();
+            let pixel = window.pixel + r * rows_of_x.row_stride + column;
+            let (x, x_pixel) = (&io.x[strides.at(0, channel, pixel)..], step * strides.position);
+            let (size, rows) = ((inside.len(), count), &mut rows[inside.start..]);
+            match T::as_acc(x) {
+                Some(x) => transpose(self.isa, size, (x, x_pixel), (rows, of_channel)),
+                None => {
+                    for (e, c) in (0..inside.len()).flat_map(|e| (0..count).map(move |c| (e, c))) {
+                        rows[c * of_channel + e] = x[e * x_pixel + c].to_acc();
+                    }
+                }
             }
         }
     }
@@ -212,8 +272,8 @@ impl<T: Element> Winograd<T> {
             (x * stride) as isize - along.pad_begin as isize
         };
         let channel = (sub.image * self.view.groups + task.group) * self.geometry.in_channels_per_group();
-        let plane = channel * depth.input + slice - depth.pad_begin;
-        let begin = (plane * down.input + first_row) * along.input;
-        InputWindow { begin, rows: rows.len(), elements: elements.len(), first, border }
+        let row_of = |plane: usize| (plane * depth.input + slice - depth.pad_begin) * down.input + first_row;
+        let (begin, pixel) = (row_of(channel) * along.input, row_of(sub.image) * along.input);
+        InputWindow { begin, pixel, rows: rows.len(), elements: elements.len(), first, border }
     }
 }

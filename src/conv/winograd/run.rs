@@ -245,13 +245,14 @@ impl<A: Compute> ScratchPieces<A> {
         let product_plane = spread(largest.tiles() * nr, lanes);
         let product_panel = product_plane * scheme.kernel.values();
         let row_out = largest.columns * scheme.along.tile.outputs;
-        let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && stride == 1;
+        let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && stride == 1 && !view.transposes;
+        let together = if view.transposes { lanes } else { 1 };
         let slots = chunk.slots(&view.roles.depth);
         Self {
             planes: ledger.book("planes", planes.scratch_len()),
             v: ledger.book("transformed tiles", largest.slot_len(scheme, view.channels) * slots),
             products: ledger.book("products", product_panel * chunk.panels * chunk.slices),
-            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride }),
+            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride * together }),
             rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
             interleaved: ledger.book("rows of Y", interleaved.saturating_mul(row_out)),
             marks: ledger.book("marks", largest.columns),
@@ -524,13 +525,16 @@ impl<T: Element> Winograd<T> {
     fn define(&self, io: &Io<'_, T>, part: &OutputBox) {
         let (geometry, w) = (&self.geometry, &io.weights[self.layout.w()]);
         let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
+        let (channels, positions) = (geometry.out_channels, geometry.output_spatial());
+        // Elements are counted as if channels came first.
         let mut element = |index: usize| {
-            let place = geometry.output_place(index);
-            let bias = io.bias[place.1].to_f64();
-            let x = |n, c, position| io.x[geometry.input_offset(n, c, position)].to_acc().to_f64();
-            let sum = reference::sum(geometry, place, bias, x, |at| w[at].to_f64());
-            let residual = io.residual_at(index).to_f64();
-            io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
+            let place @ (n, m, position) =
+                (index / positions / channels, index / positions % channels, index % positions);
+            let x = |n, c, position| io.x[io.strides.x.at(n, c, position)].to_acc().to_f64();
+            let sum = reference::sum(geometry, place, io.bias[m].to_f64(), x, |at| w[at].to_f64());
+            let residual = io.residual_of(place).to_f64();
+            let at = io.strides.y.at(n, m, position);
+            io.y.write(at, T::round_from_f64(activation.apply(sum.value + residual)));
         };
         self.operator.patches(self, part, &mut |patch| {
             patch.for_each_run(&Shape::of(geometry), |first, len| (first..first + len).for_each(&mut element));

@@ -28,7 +28,7 @@ use crate::conv::view::OutputPhases;
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Span};
-use crate::{Axis, Geometry};
+use crate::{Axis, Geometry, Layout};
 
 /// Lanes of the widest vectors of all instruction sets.
 const MOST_LANES: usize = 16;
@@ -58,6 +58,9 @@ fn view_axis(phases: &OutputPhases) -> Axis {
 }
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    if geometry.y_layout == Layout::ChannelsLast {
+        return Err(String::from("Y has its channels last, only for Conv"));
+    }
     view(geometry, &phased(geometry)?)?.check_steps()?;
     check_lanes(geometry, MOST_LANES, "the widest vectors")
 }
@@ -101,6 +104,7 @@ fn view(geometry: &Geometry, axes: &[OutputPhases; 3]) -> Result<WinogradView, S
         filters,
         stores: PixelStores::Interleaved,
         roles,
+        transposes: geometry.x_layout == Layout::ChannelsLast,
     })
 }
 

@@ -28,6 +28,8 @@ pub(super) struct WinogradView {
     pub(super) filters: usize,
     pub(super) stores: PixelStores,
     pub(super) roles: AxisRoles,
+    /// Whether X has its channels last: then rows of it are transposed.
+    pub(super) transposes: bool,
 }
 
 /// How pixels get into Y.
@@ -35,6 +37,8 @@ pub(super) struct WinogradView {
 pub(super) enum PixelStores {
     /// Filters are channels of Y, whose rows are stored.
     Rows,
+    /// Filters are channels of Y, whose pixels are stored: their channels are neighbours.
+    Pixels,
     /// The same, but Y is so large that it is written past the caches.
     RowsPastCache,
     /// Filters are phases of ConvTranspose, and are interleaved.
