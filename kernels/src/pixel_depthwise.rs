@@ -23,6 +23,8 @@ pub(crate) struct DepthwisePixelArgs<T> {
     pub(crate) entries: *const u32,
     pub(crate) taps: usize,
     pub(crate) step: usize,
+    /// Any number: that of [`PixelTaps::shifted`](crate::PixelTaps::shifted).
+    pub(crate) shifted: usize,
     pub(crate) w: *const T,
     pub(crate) store: PixelStore<T>,
 }
@@ -83,6 +85,7 @@ impl<T: Real> DepthwisePixelKernel<T> {
             entries: taps.entries.as_ptr(),
             taps: taps.len(),
             step: taps.step,
+            shifted: taps.shifted,
             w: w.as_ptr(),
             store,
         };

@@ -258,6 +258,41 @@ fn repeated_tiles_read_x_further_on() {
     for_each_kernel!(check);
 }
 
+/// Taps of a row that are summed together have the sums of taps one by one, to the bit.
+#[test]
+fn taps_of_a_row_share_their_pixels() {
+    fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
+        let (mr, mut numbers) = (kernel.mr(), Numbers(61));
+        for (width, channels) in [3, 5].into_iter().flat_map(|width| [1, kernel.nr() + 3].map(|c| (width, c))) {
+            // Two rows of taps, the second of which begins with two pixels of padding.
+            let place = |row: usize, at: usize| match row * 40 + at {
+                40 | 41 => PixelTaps::ZEROS,
+                at => (at * channels) as u32,
+            };
+            let taps = (0..2).flat_map(|row| (0..width).map(move |tap| (row, tap)));
+            let entry = |(row, tap): (usize, usize)| {
+                [(row * width + tap) as u32].into_iter().chain((0..mr).map(move |i| place(row, tap + i)))
+            };
+            let entries: Vec<u32> = taps.flat_map(entry).collect();
+            let (x, zeros) = (numbers.vec::<T>(80 * channels), vec![T::ZERO; channels]);
+            let (w, bias) = (numbers.vec::<T>(2 * width * channels), numbers.vec::<T>(channels));
+            let sums = |taps: PixelTaps<'_>| {
+                let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
+                let epilogue = PixelEpilogue { bias: &bias, residual: Residual::NONE, residual_ld: 0, activation };
+                let mut y = vec![T::ZERO; mr * channels];
+                let pixels = PixelInput { x: &x, zeros: &zeros, channels, taps };
+                kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), channels, &epilogue);
+                y
+            };
+            let taps = PixelTaps::new(&entries, 1, mr);
+            assert_eq!(sums(taps.shifted(width)), sums(taps), "{kernel:?}, {width} taps, {channels} channels");
+            // A number of taps that does not divide all of them is none.
+            assert_eq!(sums(taps.shifted(8 - width)), sums(taps), "{kernel:?}, {width} taps, {channels} channels");
+        }
+    }
+    for_each_kernel!(check);
+}
+
 #[test]
 fn a_tap_number_is_no_place() {
     fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::common::{
     ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, accepts, cases, is_short, layer, layers,
 };
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, Op, Planner, reference};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, Layout, Op, Planner, reference};
 use convoke_tools::data::Scalar;
 use convoke_tools::named;
 use proptest::prelude::*;
@@ -50,7 +50,8 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         "naive" => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         "winograd" => {
             let conv = (layers::winograd(), layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts));
-            prop_oneof![conv, layers::winograd_transposed()].boxed()
+            let of_x = |(layer, [x, _]): (Layer, [Layout; 2])| layer.with_layouts([x, Layout::ChannelsFirst]);
+            prop_oneof![conv, (layers::winograd_transposed(), layers::layouts()).prop_map(of_x)].boxed()
         }
         "grouped" => layers::grouped().boxed(),
         "depthwise-transposed" => layers::depthwise_transposed().boxed(),

@@ -10,34 +10,23 @@ use crate::pixel::{PixelStore, PixelTaps};
 use crate::pixel_depthwise::DepthwisePixelArgs;
 use crate::simd::Simd;
 
-/// Tiles of `MR` pixels, of which `NRV` vectors of channels are summed at a time.
+/// Tiles of `MR` pixels, of which `NRV` vectors of channels are summed at a time, or one where the taps of a row
+/// are summed together.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DepthwisePixelArgs`] states for `MR`.
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
     let DepthwisePixelArgs { tiles, repeats, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
-    // SAFETY: the caller's promise. No block has more than the remaining channels. Activations in place read
-    // what the blocks have stored.
+    let rows = if args.taps.is_multiple_of(args.shifted.max(1)) { args.shifted } else { 1 };
+    // SAFETY: the caller's promise. Activations in place read what the blocks have stored.
     unsafe {
         for number in 0..repeats * tiles {
-            let (repeat, tile) = (number / tiles, number % tiles);
-            let mut c = 0;
-            while c < channels {
-                let rest = channels - c;
-                if rest >= NRV * V::LANES {
-                    block::<V, MR, NRV, true>(args, (repeat, tile), c, rest);
-                    c += NRV * V::LANES;
-                } else if const { V::MASKS && NRV > 1 } && rest > V::LANES {
-                    block::<V, MR, NRV, false>(args, (repeat, tile), c, rest);
-                    c = channels;
-                } else if const { !V::MASKS && NRV > 1 } && rest >= V::LANES {
-                    block::<V, MR, 1, true>(args, (repeat, tile), c, rest);
-                    c += V::LANES;
-                } else {
-                    block::<V, MR, 1, false>(args, (repeat, tile), c, rest);
-                    c = channels;
-                }
+            let tile = (number / tiles, number % tiles);
+            match rows {
+                3 => rows_of_taps::<V, MR, 3>(args, tile),
+                5 => rows_of_taps::<V, MR, 5>(args, tile),
+                _ => taps::<V, MR, NRV>(args, tile),
             }
             if !matches!(activation.activation, Activation::Clamp(..)) {
                 let (y, residual) = (y.add(number * MR * ld), core::ptr::null());
@@ -58,6 +47,56 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
     }
 }
 
+/// A tile, tap by tap.
+///
+/// # Safety
+/// As [`pixels`]. The tile is one of `args`.
+#[inline(always)]
+unsafe fn taps<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: (usize, usize)) {
+    let (channels, mut c) = (args.store.channels, 0);
+    // SAFETY: the caller's promise. No block has more than the remaining channels.
+    unsafe {
+        while c < channels {
+            let rest = channels - c;
+            if rest >= NRV * V::LANES {
+                block::<V, MR, NRV, true>(args, tile, c, rest);
+                c += NRV * V::LANES;
+            } else if const { V::MASKS && NRV > 1 } && rest > V::LANES {
+                block::<V, MR, NRV, false>(args, tile, c, rest);
+                c = channels;
+            } else if const { !V::MASKS && NRV > 1 } && rest >= V::LANES {
+                block::<V, MR, 1, true>(args, tile, c, rest);
+                c += V::LANES;
+            } else {
+                block::<V, MR, 1, false>(args, tile, c, rest);
+                c = channels;
+            }
+        }
+    }
+}
+
+/// A tile, `KW` taps of a row at a time: each pixel of the row is loaded once for all of them.
+///
+/// # Safety
+/// As [`pixels`]. The tile is one of `args`, and the number of taps a multiple of `KW`.
+#[inline(always)]
+unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    tile: (usize, usize),
+) {
+    let (channels, mut c) = (args.store.channels, 0);
+    // SAFETY: the caller's promise. No block has more than the remaining channels.
+    unsafe {
+        while c < channels {
+            match channels - c {
+                rest if rest >= V::LANES => block_of_rows::<V, MR, KW, true>(args, tile, c, rest),
+                rest => block_of_rows::<V, MR, KW, false>(args, tile, c, rest),
+            }
+            c += V::LANES;
+        }
+    }
+}
+
 /// Channels `c..c + NRV * LANES` of a tile, of which there are all if the block is `WHOLE`, and the first `n`
 /// otherwise.
 ///
@@ -70,28 +109,108 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     c: usize,
     n: usize,
 ) {
-    // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs and PixelStore name.
+    // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         // Sums begin with the bias, which saves adding it.
         let mut acc = [row::<V, NRV, WHOLE>(args.store.bias.add(c), n); MR];
-        let (x, zeros, w) =
-            (args.x.wrapping_add(repeat * args.shift + c), args.zeros.wrapping_add(c), args.w.wrapping_add(c));
+        let x = Places::new(args, repeat, c);
         let mut entries = args.entries.add(tile * args.step);
         for _ in 0..args.taps {
-            let w = row::<V, NRV, WHOLE>(w.wrapping_add(*entries as usize * args.store.channels), n);
+            let w = row::<V, NRV, WHOLE>(args.w.wrapping_add(*entries as usize * args.store.channels + c), n);
             for i in 0..MR {
-                let place = *entries.add(1 + i);
-                let x = if place < PixelTaps::ZEROS { x.wrapping_add(place as usize) } else { zeros };
-                let x = row::<V, NRV, WHOLE>(x, n);
+                let x = row::<V, NRV, WHOLE>(x.at(*entries.add(1 + i)), n);
                 for j in 0..NRV {
                     acc[i][j] = x[j].mul_add(w[j], acc[i][j]);
                 }
             }
             entries = entries.add(1 + MR);
         }
-        // Hidden from LLVM, which would otherwise read all of it before the loop, and spill it.
-        let PixelStore { y, ld, residual, residual_ld, activation, .. } = *core::hint::black_box(&args.store);
-        let first = (repeat * args.tiles + tile) * MR;
+        finish::<V, MR, NRV, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
+    }
+}
+
+/// The channels of [`rows_of_taps`] from `c` on: a vector, of which there are all if the block is `WHOLE`, and the
+/// first `n` otherwise.
+///
+/// # Safety
+/// As [`rows_of_taps`]. The channels are among those of `args`.
+#[inline(always)]
+unsafe fn block_of_rows<V: Simd, const MR: usize, const KW: usize, const WHOLE: bool>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    (repeat, tile): (usize, usize),
+    c: usize,
+    n: usize,
+) {
+    // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
+    unsafe {
+        let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
+        let x = Places::new(args, repeat, c);
+        let mut entries = args.entries.add(tile * args.step);
+        for _ in 0..args.taps / KW {
+            let mut w = [V::splat(V::Elem::ZERO); KW];
+            for k in 0..KW {
+                let number = *entries.add(k * (1 + MR)) as usize;
+                w[k] = row::<V, 1, WHOLE>(args.w.wrapping_add(number * args.store.channels + c), n)[0];
+            }
+            // The first pixels are those of the first tap.
+            for p in 0..MR {
+                let x = row::<V, 1, WHOLE>(x.at(*entries.add(1 + p)), n)[0];
+                for k in 0..KW {
+                    if k <= p {
+                        acc[p - k][0] = x.mul_add(w[k], acc[p - k][0]);
+                    }
+                }
+            }
+            // Each further one is the last of the next tap.
+            for p in 1..KW {
+                let x = row::<V, 1, WHOLE>(x.at(*entries.add(p * (1 + MR) + MR)), n)[0];
+                for k in p..KW {
+                    if k - p < MR {
+                        acc[MR - 1 - (k - p)][0] = x.mul_add(w[k], acc[MR - 1 - (k - p)][0]);
+                    }
+                }
+            }
+            entries = entries.add(KW * (1 + MR));
+        }
+        finish::<V, MR, 1, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
+    }
+}
+
+/// Where pixels are: the channels of a block, in X or among the zeros.
+struct Places<T> {
+    x: *const T,
+    zeros: *const T,
+}
+
+impl<T> Places<T> {
+    /// Those of the tiles of repeat number `repeat`, from channel `c` on.
+    #[inline(always)]
+    fn new(args: &DepthwisePixelArgs<T>, repeat: usize, c: usize) -> Self {
+        Self { x: args.x.wrapping_add(repeat * args.shift + c), zeros: args.zeros.wrapping_add(c) }
+    }
+
+    #[inline(always)]
+    fn at(&self, place: u32) -> *const T {
+        if place < PixelTaps::ZEROS { self.x.wrapping_add(place as usize) } else { self.zeros }
+    }
+}
+
+/// The epilogue of a block, whose first pixel is pixel `first` of Y.
+///
+/// # Safety
+/// As [`block`].
+#[inline(always)]
+unsafe fn finish<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    acc: &mut [[V; NRV]; MR],
+    first: usize,
+    c: usize,
+    n: usize,
+) {
+    // Hidden from LLVM, which would otherwise read all of it before the loop, and spill it.
+    let PixelStore { y, ld, residual, residual_ld, activation, .. } = *core::hint::black_box(&args.store);
+    // SAFETY: the caller's promise. All offsets stay in what PixelStore names.
+    unsafe {
         if !residual.is_null() {
             for i in 0..MR {
                 let residual = row::<V, NRV, WHOLE>(residual.add((first + i) * residual_ld + c), n);

@@ -128,15 +128,16 @@ impl<'a> RunWriter<'_, 'a> {
         let (width, begin, (at, pixels)) = (self.tiles.phase.last().count, self.entries, self.tiles.tile(tile));
         let taps = self.writer.write((at / width, at % width), pixels, &mut self.table[begin..]);
         self.entries += taps * (1 + pixels);
+        let shifted = self.writer.shifted(at % width, pixels, &self.table[begin..self.entries]);
         let last = self.runs[least.min(self.written)..self.written].last_mut();
-        let row = |tile: usize| tile / self.tiles.cut.count();
+        let row = |pixel: usize| pixel / self.tiles.pixels;
         let is_like = |run: &&mut TableRun| {
-            run.repeats == 1 && (run.taps, run.pixels, row(run.first)) == (taps, pixels, row(tile))
+            run.repeats == 1 && (run.taps, run.shifted, run.pixels, row(run.at)) == (taps, shifted, pixels, row(at))
         };
         match last.filter(is_like) {
             Some(run) => run.count += 1,
             None => {
-                let first = TableRun { first: tile, at, pixels, count: 1, repeats: 1, shift: 0, begin, taps };
+                let first = TableRun { at, pixels, count: 1, repeats: 1, shift: 0, begin, taps, shifted };
                 self.runs[self.written] = first;
                 self.written += 1;
             }
@@ -208,6 +209,7 @@ impl<A> PixelChunk<'_, A> {
             let repeats = if count == run.count { (most / count).min(run.repeats - times) } else { 1 };
             let table = &self.table[run.begin + tiles * entries..][..count * entries];
             let taps = PixelTaps::new(table, count, pixels).repeated(repeats, run.shift);
+            let taps = taps.shifted(run.shifted);
             let offset = times * run.shift;
             tiles += count;
             if tiles == run.count {

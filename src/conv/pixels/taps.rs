@@ -52,6 +52,11 @@ impl OutputLine {
         self.taps.len()
     }
 
+    /// Whether each tap reads at an output what the one before reads at the next output.
+    fn is_shifting(&self) -> bool {
+        self.taps.windows(2).all(|taps| taps[1].1 - taps[0].1 == self.advance as isize)
+    }
+
     /// Taps that are not padding, in the mean of all runs of `run` outputs: for a run if they are not for one of
     /// its outputs. X has `input` inputs.
     fn visible_taps(&self, input: usize, run: usize) -> f64 {
@@ -310,8 +315,7 @@ pub(super) struct RowPlaces<'a> {
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct TableRun {
-    /// The first tile, its first pixel, and the pixels of each tile.
-    pub(super) first: usize,
+    /// The first pixel, and the pixels of each tile.
     pub(super) at: usize,
     pub(super) pixels: usize,
     pub(super) count: usize,
@@ -321,6 +325,8 @@ pub(super) struct TableRun {
     /// Where the tables begin, and the taps of each.
     pub(super) begin: usize,
     pub(super) taps: usize,
+    /// The taps of a row that shift its pixels.
+    pub(super) shifted: usize,
 }
 
 /// Writes the tables of the tiles of a phase.
@@ -351,6 +357,17 @@ impl TableWriter<'_> {
             }
         }
         kept
+    }
+
+    /// The taps of a row that [shift](PixelTaps::shifted) the pixels of a tile, which begins with pixel `first` of a
+    /// row: all, unless taps were left out of its table, or it has pixels of two rows.
+    pub(super) fn shifted(&self, first: usize, pixels: usize, entries: &[u32]) -> usize {
+        let (last, taps) = (self.phase.last(), self.phase.last().taps.len());
+        let is_whole = |taps: &[u32]| taps.chunks_exact(1 + pixels).is_sorted_by(|a, b| b[0] == a[0] + 1);
+        let mut rows = entries.chunks_exact(taps.max(1) * (1 + pixels));
+        let are_rows = entries.len().is_multiple_of(taps.max(1) * (1 + pixels)) && rows.all(is_whole);
+        let is_one_row = first + pixels <= last.count && !self.places.is_joined;
+        if is_one_row && last.is_shifting() && are_rows { taps } else { 1 }
     }
 
     /// How many tiles of `pixels` pixels follow one another from pixel `first` of a row on, and read the same
