@@ -158,8 +158,8 @@ impl<T: Real> PixelEpilogue<'_, T> {
         // SAFETY: the assertions here and in checked() cover the memory that ActivateArgs asks for. The kernel is
         // one of this CPU, because it is made for that alone.
         unsafe {
-            f(&ActivateArgs { activation, rows: pixels, len: channels, x, x_row, residual, residual_row, y, ld })
-        };
+            f(&ActivateArgs { activation, rows: pixels, len: channels, x, x_row, residual, residual_row, y, ld });
+        }
     }
 
     /// The raw form, for `channels` channels of `pixels` pixels, which go to `y`, `ld` elements apart.

@@ -690,6 +690,9 @@ fn a_layout_that_an_algorithm_lacks() {
     let conv = Operator::from(Conv::new([2, 2, 3]));
     let message = refused(conv.clone().layouts(ChannelsLast, ChannelsFirst), "gemm");
     assert!(message.contains("X has its channels last, only channels first"), "{message}");
-    let message = refused(conv.layouts(ChannelsFirst, ChannelsLast), "winograd");
+    let message = refused(conv.layouts(ChannelsFirst, ChannelsLast), "gemm");
     assert!(message.contains("Y has its channels last, only channels first"), "{message}");
+    let transposed = Operator::from(ConvTranspose::new([2, 2, 3])).layouts(ChannelsFirst, ChannelsLast);
+    let message = refused(transposed, "winograd");
+    assert!(message.contains("Y has its channels last, only for Conv"), "{message}");
 }
