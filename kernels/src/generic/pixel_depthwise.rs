@@ -113,7 +113,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     unsafe {
         // Sums begin with the bias, which saves adding it.
         let mut acc = [row::<V, NRV, WHOLE>(args.store.bias.add(c), n); MR];
-        let x = Places::new(args, repeat, c);
+        let x = BlockPlaces::new(args, repeat, c);
         let mut entries = args.entries.add(tile * args.step);
         for _ in 0..args.taps {
             let w = row::<V, NRV, WHOLE>(args.w.wrapping_add(*entries as usize * args.store.channels + c), n);
@@ -144,7 +144,7 @@ unsafe fn block_of_rows<V: Simd, const MR: usize, const KW: usize, const WHOLE: 
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        let x = Places::new(args, repeat, c);
+        let x = BlockPlaces::new(args, repeat, c);
         let mut entries = args.entries.add(tile * args.step);
         for _ in 0..args.taps / KW {
             let mut w = [V::splat(V::Elem::ZERO); KW];
@@ -177,12 +177,12 @@ unsafe fn block_of_rows<V: Simd, const MR: usize, const KW: usize, const WHOLE: 
 }
 
 /// Where pixels are: the channels of a block, in X or among the zeros.
-struct Places<T> {
+struct BlockPlaces<T> {
     x: *const T,
     zeros: *const T,
 }
 
-impl<T> Places<T> {
+impl<T> BlockPlaces<T> {
     /// Those of the tiles of repeat number `repeat`, from channel `c` on.
     #[inline(always)]
     fn new(args: &DepthwisePixelArgs<T>, repeat: usize, c: usize) -> Self {
