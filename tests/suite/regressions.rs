@@ -631,3 +631,10 @@ fn taps_that_reach_beyond_32_bits_are_padding() {
         }
     }
 }
+
+/// A phase of the stride whose taps all read padding has no pixels of X. Rows of a 16-bit type were converted
+/// for it all the same.
+#[test]
+fn phases_that_read_only_padding_copy_no_rows() {
+    check(&layer(ConvTranspose::new([1, 1, 2]).strides([2]).output_padding([1]).pads([4, 0]), [1, 1, 2]));
+}

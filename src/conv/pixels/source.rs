@@ -130,12 +130,16 @@ fn fill_transposed<T: Element>(
     (to, pixel): (&mut [T::Acc], usize),
     widened: &mut [T::Acc],
 ) {
-    let pixels = to.len().checked_div(pixel).unwrap_or(0);
+    // Phases without taps read no pixels.
+    if to.is_empty() {
+        return;
+    }
+    let pixels = to.len() / pixel;
     let size = (channels, pixels);
     if let Some(x) = T::as_acc(x) {
         return transpose(isa, size, (x, x_channel), (to, pixel));
     }
-    for (c, row) in widened.chunks_exact_mut(pixels.max(1)).enumerate().take(channels) {
+    for (c, row) in widened.chunks_exact_mut(pixels).enumerate().take(channels) {
         stream::widen(isa, &x[c * x_channel..][..row.len()], row);
     }
     transpose(isa, size, (widened, pixels), (to, pixel));
