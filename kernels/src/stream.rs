@@ -393,15 +393,14 @@ fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &
 }
 
 /// Reorders a row that is kept by phases: `dst[i] = src[r % phases * span + r / phases]` for `r = first
-/// + i`.
+/// + i`. A span of 0 repeats each element.
 ///
 /// # Panics
 /// If `src` is too short, or there is no phase.
 pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), first: usize, dst: &mut [T]) {
     assert!(phases > 0, "there is no phase");
     if phases == 2 && first.is_multiple_of(2) {
-        let (even, odd) = src.split_at(span);
-        let (even, odd) = (&even[first / 2..], &odd[first / 2..]);
+        let (even, odd) = (&src[first / 2..], &src[span..][first / 2..]);
         with_isa(isa, Interleave { even, odd, dst });
     } else {
         let (mut phase, mut element) = (first % phases, first / phases);

@@ -277,8 +277,9 @@ pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
 
 /// A depthwise Conv or ConvTranspose, of up to two blocks of channels.
 pub fn depthwise() -> impl Strategy<Value = Layer> {
-    let channels = (1..=2_usize, prop_oneof![3 => 1..=40_usize, 1 => 120..=160_usize])
-        .prop_map(|(batch, group)| DrawnChannels { batch, group, c: 1, m: 1 });
+    let multiplier = prop_oneof![1 => Just(1), 1 => 1..=3_usize];
+    let channels = (1..=2_usize, prop_oneof![3 => 1..=40_usize, 1 => 120..=160_usize], multiplier)
+        .prop_map(|(batch, group, m)| DrawnChannels { batch, group, c: 1, m });
     (channels, axes(), any::<bool>()).prop_map(|(channels, axes, is_transposed)| match is_transposed {
         true => transposed_layer(channels, &axes, Sizing::Pads),
         false => conv_layer(channels, &axes, AutoPad::NotSet),

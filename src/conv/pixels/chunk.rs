@@ -22,6 +22,7 @@ const MOST_GROUPS: usize = 16;
 pub(super) struct ChunkScratch<A> {
     copy: Piece<A>,
     widened: Piece<A>,
+    repeated: Piece<A>,
     zeros: Piece<A>,
     table: Piece<u32>,
     runs: Piece<TableRun>,
@@ -53,11 +54,12 @@ impl PixelTiling {
     /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel.
     pub(super) fn book<T: Element>(&self, scratch: &mut Ledger, channels: usize) -> ChunkScratch<T::Acc> {
         let geometry = &self.geometry;
-        let copied = self.source.copy_len();
+        let (copied, repeated) = self.source.copy_lens();
         let is_widened = !T::DIRECT && geometry.x_layout == Layout::ChannelsFirst;
         ChunkScratch {
             copy: scratch.book("rows of X", copied),
             widened: scratch.book("widened rows", if is_widened { copied } else { 0 }),
+            repeated: scratch.book("repeated channels", repeated),
             zeros: scratch.book("zeros", channels),
             table: scratch.book("places", self.chunk * self.entries),
             runs: scratch.book("runs of tiles", self.chunk),
@@ -72,7 +74,8 @@ impl PixelTiling {
         (arena, scratch): (&mut Arena<'a>, &ChunkScratch<T::Acc>),
     ) -> (PixelChunk<'a, T::Acc>, CopyScratch<'a, T::Acc>) {
         let geometry = &self.geometry;
-        let (copy, widened, zeros) = (arena.get(scratch.copy), arena.get(scratch.widened), arena.get(scratch.zeros));
+        let (copy, widened) = (arena.get(scratch.copy), arena.get(scratch.widened));
+        let (repeated, zeros) = (arena.get(scratch.repeated), arena.get(scratch.zeros));
         let (table, runs, outer) = (arena.get(scratch.table), arena.get(scratch.runs), arena.get(scratch.outer));
         zeros.fill(T::Acc::ZERO);
         let (tiles, range) = self.chunk(index);
@@ -80,7 +83,7 @@ impl PixelTiling {
         let writer = TableWriter { geometry, phase: &tiles.phase, places: &places };
         let (table, runs) = RunWriter { tiles, writer, table, runs, entries: 0, written: 0 }.write(&range);
         let chunk = PixelChunk { tiling: self, tiles, places, zeros, table, runs };
-        (chunk, CopyScratch { copy, widened })
+        (chunk, CopyScratch { copy, widened, repeated })
     }
 
     /// Parts of the channels that are read together: all if X is read in place, and otherwise each.

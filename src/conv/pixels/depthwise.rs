@@ -1,4 +1,5 @@
-//! Depthwise layers with vectors along channels: channel c of Y reads channel c of X.
+//! Depthwise layers with vectors along channels: with m output channels a group, channel c of Y reads channel
+//! c / m of X.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -21,17 +22,18 @@ use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 
-/// Channels of a block of weights, at most: what a chunk reads of them stays near while all taps are summed.
+/// Channels of a block of weights, at most, if a group has no more: what a chunk reads of them stays near while
+/// all taps are summed.
 const MOST_CHANNELS: usize = 128;
 
 /// The kernels, by pixels.
 type DepthwiseHeights<A> = &'static [DepthwisePixelKernel<A>];
 
-/// Whether each group has one channel of X and one of Y.
+/// Whether each group has one channel of X.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    match (geometry.in_channels_per_group(), geometry.out_channels_per_group()) {
-        (1, 1) => Ok(()),
-        (c, m) => Err(alloc::format!("{c} input and {m} output channels a group, must be 1 and 1")),
+    match geometry.in_channels_per_group() {
+        1 => Ok(()),
+        channels => Err(alloc::format!("{channels} input channels a group, must be 1")),
     }
 }
 
@@ -83,11 +85,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 impl DepthwiseBlocking {
     fn new<T: Element>(request: &Request<'_, T>, pixels: usize, most_bytes: usize) -> Result<Self, String> {
         let Request { geometry, machine, threads, .. } = *request;
-        let channels = Blocks::new(geometry.out_channels, MOST_CHANNELS);
+        // Blocks of whole groups.
+        let repeats = geometry.out_channels_per_group();
+        let channels = Blocks::new(geometry.group, (MOST_CHANNELS / repeats).max(1)).times(repeats);
         let parts = channels.count();
         // Each pixel takes as many products in a small tile as in a large one.
         let least = pixels.div_ceil(2);
-        let needs = TileNeeds { pixels, least, channels: channels.size(), parts, is_joined: false };
+        let needs = TileNeeds { pixels, least, channels: channels.size(), repeats, parts, is_joined: false };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         let columns = tiling.chunks();
         let mut split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: 1 };

@@ -25,6 +25,8 @@ pub(super) struct PixelSource {
 pub(super) struct RowCopy {
     /// Values of a pixel.
     pub(super) pixel: usize,
+    /// How often a pixel has each channel of X: once for each channel of Y that reads it.
+    pub(super) repeats: usize,
     /// Values of a window, at most.
     pub(super) most_len: usize,
 }
@@ -33,6 +35,7 @@ pub(super) struct RowCopy {
 pub(super) struct CopyScratch<'a, A> {
     pub(super) copy: &'a mut [A],
     pub(super) widened: &'a mut [A],
+    pub(super) repeated: &'a mut [A],
 }
 
 impl fmt::Display for PixelSource {
@@ -42,8 +45,11 @@ impl fmt::Display for PixelSource {
 }
 
 impl PixelSource {
-    pub(super) fn copy_len(&self) -> usize {
-        self.copy.map_or(0, |copy| copy.most_len)
+    /// Values of a copy that has each channel of X once, and of the copy of that which repeats them.
+    pub(super) fn copy_lens(&self) -> (usize, usize) {
+        self.copy.map_or((0, 0), |RowCopy { repeats, most_len, .. }| {
+            (most_len / repeats, if repeats > 1 { most_len } else { 0 })
+        })
     }
 
     /// How the rows lie that a chunk of some pixels of a phase reads.
@@ -65,19 +71,20 @@ impl PixelSource {
         RowPlaces { row: window.columns.len() * copy.pixel, window, pixel: copy.pixel, is_joined: self.is_joined }
     }
 
-    /// The operand of a chunk, from the first of some channels on.
+    /// The operand of a chunk, from the first of some channels on. They are those of Y, if channels are repeated.
     pub(super) fn read<'s, T: Element>(
         &self,
         isa: Isa,
         io: &Io<'s, T>,
         geometry: &Geometry,
         (channels, places): (&Range<usize>, &RowPlaces<'_>),
-        CopyScratch { copy, widened }: &'s mut CopyScratch<'_, T::Acc>,
+        CopyScratch { copy, widened, repeated }: &'s mut CopyScratch<'_, T::Acc>,
     ) -> &'s [T::Acc] {
-        if self.copy.is_none() {
+        let Some(RowCopy { repeats, .. }) = self.copy else {
             return T::as_acc(io.x).and_then(|x| x.get(channels.start..)).unwrap_or(&[]);
-        }
-        let RowPlaces { window, row: row_len, pixel, .. } = places;
+        };
+        let (window, channels) = (&places.window, channels.start / repeats..channels.end / repeats);
+        let (row_len, pixel) = (places.row / repeats, places.pixel / repeats);
         let (width, strides) = (geometry.axes[geometry.axes.len() - 1].input, of_pixels(geometry, &io.strides.x));
         let inside = window.columns.start.clamp(0, width as isize) as usize
             ..window.columns.end.clamp(0, width as isize) as usize;
@@ -95,13 +102,19 @@ impl PixelSource {
             let first = strides.at(image, channels.start, row * width + inside.start);
             let x = io.x.get(first..).unwrap_or(&[]);
             match geometry.x_layout {
-                Layout::ChannelsLast => fill(isa, (x, strides.position), channels.len(), (to, *pixel)),
+                Layout::ChannelsLast => fill(isa, (x, strides.position), channels.len(), (to, pixel)),
                 Layout::ChannelsFirst => {
-                    fill_transposed(isa, (x, strides.channel), channels.len(), (to, *pixel), widened);
+                    fill_transposed(isa, (x, strides.channel), channels.len(), (to, pixel), widened);
                 }
             }
         });
-        copy
+        if repeats == 1 {
+            return copy;
+        }
+        let repeated = &mut repeated[..window.rows() * places.row];
+        // Phases that all begin with the first element.
+        stream::interleave(isa, copy, (repeats, 0), 0, repeated);
+        repeated
     }
 }
 

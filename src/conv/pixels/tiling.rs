@@ -96,8 +96,10 @@ pub(super) struct TileNeeds {
     /// Pixels of a tile, at most, and those of a tile that is chosen because it divides a row, at least.
     pub(super) pixels: usize,
     pub(super) least: usize,
-    /// Channels of X that a task reads, at most.
+    /// Channels of X that a task reads, at most. Each counts as often as it is repeated.
     pub(super) channels: usize,
+    /// Channels of Y for each channel of X, if that is repeated for them.
+    pub(super) repeats: usize,
     /// Parts of the channels, each of which reads all pixels.
     pub(super) parts: usize,
     /// Whether a tap of the last axis stands for all of them.
@@ -131,10 +133,10 @@ impl PixelTiling {
             return Err(alloc::format!("X has {} elements, at most {}", geometry.input_len(), PixelTaps::ZEROS - 1));
         }
         let phases = PixelPhase::all(&geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
-        let TileNeeds { pixels, least, channels, is_joined, .. } = *needs;
-        let is_in_place = T::DIRECT && geometry.x_layout == Layout::ChannelsLast;
+        let TileNeeds { pixels, least, channels, repeats, is_joined, .. } = *needs;
+        let is_in_place = T::DIRECT && repeats == 1 && geometry.x_layout == Layout::ChannelsLast;
         let pads = geometry.axes.last().is_some_and(Axis::is_padded);
-        let copy = RowCopy { pixel: channels, most_len: 0 };
+        let copy = RowCopy { pixel: channels, repeats, most_len: 0 };
         let source = PixelSource { is_joined, copy: (!is_in_place || is_joined && pads).then_some(copy) };
         let taps = phases.iter().map(PixelPhase::taps).max().unwrap_or(0);
         let entries = taps.saturating_mul(1 + pixels);
@@ -311,11 +313,14 @@ impl PixelTiling {
     /// The work to copy what all chunks read of `parts` parts of the channels, and to write their tables, if
     /// tasks share the parts in `shares`.
     pub(super) fn reading_work(&self, (parts, shares): (usize, usize), lanes: usize) -> Work {
-        let copied = self.source.copy_len() as f64 * (self.chunks() * parts.max(shares)) as f64;
+        let (copied, repeated) = self.source.copy_lens();
+        let copies = (self.chunks() * parts.max(shares)) as f64;
+        let (copied, repeated) = (copied as f64 * copies, repeated as f64 * copies);
         // As f64: hostile sizes may exceed usize.
         let entries = |phase: &TiledPhase| phase.tiles() as f64 * phase.phase.taps() as f64 * (1 + self.pixels) as f64;
         let tables = Item::COPIED_ELEMENTS.times(self.phases.iter().map(entries).sum());
         tables * shares as f64
+            + Item::COPIED_ELEMENTS.times(repeated)
             + match self.geometry.x_layout {
                 Layout::ChannelsLast => Item::COPIED_ELEMENTS.times(copied),
                 Layout::ChannelsFirst => Item::GATHERED_VECTORS.times(copied / lanes as f64),
