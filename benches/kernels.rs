@@ -17,9 +17,10 @@ use convoke_kernels::interleave::{Deinterleave, MOST_VECTORS, OutputRun, PhaseCo
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke_kernels::{
     Dest, Epilogue, InterleaveKernel, Real, Residual, RowOffsets, WinogradKernel, channel_kernels, depthwise_kernels,
-    grouped_kernels, interleave_kernels, pixel_kernels, spatial_kernels, transpose, winograd_kernels,
+    grouped_kernels, interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose,
+    winograd_kernels,
 };
-use convoke_tools::peak::{self, Direct, GemmOperands, Grouped, OnePixelTap};
+use convoke_tools::peak::{self, DepthwisePixels, Direct, GemmOperands, Grouped, OnePixelTap};
 use criterion::measurement::Measurement;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 
@@ -56,6 +57,11 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     }
     for kernel in pixel_kernels::<T>(isa) {
         let mut operands = OnePixelTap::new(kernel);
+        group.throughput(Throughput::Elements(operands.flops() as u64));
+        group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
+    }
+    for kernel in pixel_depthwise_kernels::<T>(isa) {
+        let mut operands = DepthwisePixels::new(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
     }

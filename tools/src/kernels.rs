@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke::Isa;
 use convoke_kernels::{
     Real, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels, interleave_kernels,
-    pixel_kernels, spatial_kernels, winograd_kernels,
+    pixel_depthwise_kernels, pixel_kernels, spatial_kernels, winograd_kernels,
 };
 
 use crate::peak;
@@ -22,9 +22,10 @@ pub enum Op {
     Gemm,
     /// A GEMM, vectors along output channels.
     ChannelGemm,
-    /// A GEMM for two rows of pixels, vectors along output channels.
     /// A GEMM for pixels anywhere in X, vectors along output channels.
     PixelGemm,
+    /// Direct sums for pixels anywhere in X, vectors along groups.
+    PixelDw,
     /// Direct sums, vectors along output rows.
     Dw,
     /// Direct sums, vectors along groups.
@@ -35,7 +36,8 @@ pub enum Op {
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Gemm, Self::ChannelGemm, Self::PixelGemm, Self::Dw, Self::Dwt, Self::Group];
+    pub const ALL: [Self; 7] =
+        [Self::Gemm, Self::ChannelGemm, Self::PixelGemm, Self::PixelDw, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
@@ -43,6 +45,7 @@ impl Op {
             Self::Gemm => "output positions",
             Self::ChannelGemm => "output channels",
             Self::PixelGemm => "output channels, any pixels",
+            Self::PixelDw => "groups, any pixels, direct",
             Self::Dw => "output rows, direct",
             Self::Dwt => "groups, direct",
             Self::Group => "output positions, direct",
@@ -54,7 +57,7 @@ impl Op {
     pub fn module(self) -> &'static str {
         match self {
             Self::Gemm | Self::ChannelGemm => "gemm",
-            Self::PixelGemm => "pixel",
+            Self::PixelGemm | Self::PixelDw => "pixel",
             Self::Dw | Self::Dwt => "depthwise",
             Self::Group => "grouped",
         }
@@ -67,6 +70,7 @@ impl Op {
             Self::Gemm => "gemm",
             Self::ChannelGemm => "channel_gemm",
             Self::PixelGemm => "pixel_gemm",
+            Self::PixelDw => "pixel_dw",
             Self::Dw => "dw",
             Self::Dwt => "dwt",
             Self::Group => "group",
@@ -132,6 +136,10 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
         let rate = measure.map(|duration| peak::pixel(k, duration));
         tile(k.name(), Op::PixelGemm, (k.mr(), k.nr()), rate)
     });
+    let pixel_depthwise = pixel_depthwise_kernels::<T>(isa).iter().map(|k| {
+        let rate = measure.map(|duration| peak::pixel_depthwise(k, duration));
+        tile(k.name(), Op::PixelDw, (k.mr(), k.nr()), rate)
+    });
     let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
         let along_rows = kernels.rows().iter().chain(kernels.narrow()).map(|k| (k, Op::Dw));
         along_rows.chain(kernels.channels().iter().map(|k| (k, Op::Dwt)))
@@ -144,7 +152,7 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
         let rate = measure.map(|duration| peak::grouped(k, duration));
         tile(k.name(), Op::Group, (k.mr(), k.nr()), rate)
     });
-    spatial.chain(channel).chain(pixel).chain(direct).chain(grouped).collect()
+    spatial.chain(channel).chain(pixel).chain(pixel_depthwise).chain(direct).chain(grouped).collect()
 }
 
 /// The names of an ISA's Winograd transforms, without the prefix up to `winograd_`.

@@ -5,13 +5,15 @@
 //! than computed from the clock, because the clock depends on the load, on other programs and on
 //! the instruction set.
 
+use std::iter;
 use std::time::{Duration, Instant};
 
 use convoke::{DType, Isa};
+use convoke_kernels::activation::Activation;
 use convoke_kernels::{
-    ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
-    FlatInput, FlatTaps, GroupedKernel, PixelInput, PixelKernel, PixelTaps, Prefetch, Real, Residual, RowOffsets,
-    SpatialKernel, TapTable, spatial_kernels,
+    ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, DepthwisePixelKernel, Dest, DirectInput,
+    DirectTable, Epilogue, FlatInput, FlatTaps, GroupedKernel, PixelEpilogue, PixelInput, PixelKernel, PixelTaps,
+    Prefetch, Real, Residual, RowOffsets, SpatialKernel, TapTable, activation_kernel, spatial_kernels,
 };
 
 use crate::data::Random;
@@ -76,6 +78,13 @@ pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
 #[must_use]
 pub fn pixel<T: Real>(kernel: &PixelKernel<T>, duration: Duration) -> f64 {
     let mut operands = OnePixelTap::new(kernel);
+    rate(operands.flops(), duration, || operands.call(kernel))
+}
+
+/// GFLOP/s of one depthwise kernel for pixels anywhere in X, from the L1 cache: a 5x5 kernel.
+#[must_use]
+pub fn pixel_depthwise<T: Real>(kernel: &DepthwisePixelKernel<T>, duration: Duration) -> f64 {
+    let mut operands = DepthwisePixels::new(kernel);
     rate(operands.flops(), duration, || operands.call(kernel))
 }
 
@@ -170,6 +179,62 @@ impl<T: Real> OnePixelTap<T> {
         let taps = PixelTaps::new(&self.table, 1, kernel.mr());
         let x = PixelInput { x: &self.x, zeros: &[], channels: self.channels, taps };
         kernel.partial(&x, &self.w, &mut self.tile, false);
+    }
+}
+
+/// Operands of a depthwise kernel for pixels anywhere in X that fit the L1 cache together: a 5x5 kernel. A call
+/// computes one tile several times, because it begins with a check of the table.
+#[derive(Debug)]
+pub struct DepthwisePixels<T> {
+    x: Vec<T>,
+    w: Vec<T>,
+    /// For each tap its number, and the pixels' places.
+    table: Vec<u32>,
+    y: Vec<T>,
+    bias: Vec<T>,
+}
+
+impl<T: Real> DepthwisePixels<T> {
+    /// Taps of the kernel along each axis.
+    const TAPS: usize = 5;
+    /// Times that a call computes the tile.
+    const TIMES: usize = 8;
+
+    /// Operands for a kernel. X has the pixels that the tile reads, and the channels that are in registers at
+    /// the same time.
+    #[must_use]
+    pub fn new(kernel: &DepthwisePixelKernel<T>) -> Self {
+        let (mr, channels) = (kernel.mr(), kernel.nr());
+        let width = mr + Self::TAPS - 1;
+        let of_tap = |tap: usize| {
+            let first = tap / Self::TAPS * width + tap % Self::TAPS;
+            iter::once(tap).chain((first..first + mr).map(move |pixel| pixel * channels))
+        };
+        let taps = Self::TAPS * Self::TAPS;
+        Self {
+            x: values(Self::TAPS * width * channels),
+            w: values(taps * channels),
+            table: (0..taps).flat_map(of_tap).map(|entry| entry as u32).collect(),
+            y: vec![T::ZERO; Self::TIMES * mr * channels],
+            bias: values(channels),
+        }
+    }
+
+    /// Operations of a call.
+    #[must_use]
+    pub fn flops(&self) -> usize {
+        2 * Self::TAPS * Self::TAPS * self.y.len()
+    }
+
+    /// Calls the kernel that the operands are for.
+    pub fn call(&mut self, kernel: &DepthwisePixelKernel<T>) {
+        let Self { x, w, table, y, bias } = self;
+        let channels = bias.len();
+        let taps = PixelTaps::new(table, 1, kernel.mr()).repeated(Self::TIMES, 0);
+        let x = PixelInput { x, zeros: &[], channels, taps };
+        let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
+        let epilogue = PixelEpilogue { bias, residual: Residual::NONE, residual_ld: 0, activation };
+        kernel.run(&x, w, &mut Dest::from_slice(y), channels, &epilogue);
     }
 }
 

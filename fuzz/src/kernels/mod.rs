@@ -13,17 +13,19 @@ use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
     ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelInput, PixelTaps, Prefetch, Real, Residual,
-    RowOffsets, RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_kernels, spatial_kernels, transpose,
+    RowOffsets, RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_depthwise_kernels, pixel_kernels,
+    spatial_kernels, transpose,
 };
 
 use crate::with_bytes;
 
 /// The files of the kernels' public calls. Their checks refuse a call by a panic.
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 11] = [
     "activation.rs",
     "depthwise.rs",
     "grouped.rs",
     "pixel.rs",
+    "pixel_depthwise.rs",
     "stream.rs",
     "transpose.rs",
     "ukernel.rs",
@@ -214,33 +216,28 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         transpose(isa, size, (&src, src_ld), (&mut dst, dst_ld));
         return Ok(());
     }
+    if u.ratio(1, 3)? {
+        let kernel = u.choose(pixel_depthwise_kernels::<T>(isa))?;
+        let (table, channels) = (PixelTable::new(u, kernel.mr())?, u.int_in_range(0..=2 * kernel.nr() + 1)?);
+        let (x, zeros, w) = (near(u, 200 + channels)?, near(u, channels)?, near(u, 6 * channels)?);
+        let x = PixelInput { x: &x, zeros: &zeros, channels, taps: table.taps(kernel.mr()) };
+        let size = (table.pixels(kernel.mr()), channels);
+        return stored_pixels(u, isa, size, |y, ld, epilogue| kernel.run(&x, &w, y, ld, epilogue));
+    }
     let kernel = u.choose(pixel_kernels::<T>(isa))?;
     let (mr, nr) = (kernel.mr(), kernel.nr());
-    let (tiles, taps, depth) = (u.int_in_range(0..=3)?, u.int_in_range(0..=5)?, u.int_in_range(0..=20)?);
-    let mut entries = Vec::new();
-    for _ in 0..tiles * taps {
-        entries.push(u.int_in_range(0..=5)?);
-        for _ in 0..mr {
-            let place = u.int_in_range(0..=200)?;
-            entries.push(if u.ratio(1, 4)? { PixelTaps::ZEROS + place } else { place });
-        }
-    }
-    // A table that ends within a tap, and a claim that cannot be.
-    entries.truncate(entries.len() - usize::from(u.ratio(1, 32)?).min(entries.len()));
-    let claimed = if u.ratio(1, 32)? { u.arbitrary()? } else { tiles };
-    let repeats = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(1..=3)? };
-    let shift = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=30)? };
-    let taps = PixelTaps::new(&entries, claimed, mr).repeated(repeats, shift);
+    let (table, depth) = (PixelTable::new(u, mr)?, u.int_in_range(0..=20)?);
     let (x, zeros, w) = (near(u, 200 + depth)?, near(u, depth)?, near(u, 6 * depth * nr)?);
-    let x = PixelInput { x: &x, zeros: &zeros, channels: depth, taps };
-    let pixels = tiles * repeats.min(3) * mr;
+    let x = PixelInput { x: &x, zeros: &zeros, channels: depth, taps: table.taps(mr) };
+    let pixels = table.pixels(mr);
     let (mut tile, accumulate) = (near(u, pixels * nr)?, u.arbitrary()?);
     if u.arbitrary()? {
         kernel.partial(&x, &w, &mut tile, accumulate);
         return Ok(());
     }
-    let (channels, ld, residual_ld) = (u.int_in_range(0..=nr + 1)?, u.int_in_range(0..=130)?, u.int_in_range(0..=130)?);
+    let channels = u.int_in_range(0..=nr + 1)?;
     if u.arbitrary()? {
+        let ld = u.int_in_range(0..=130)?;
         let end = channels.saturating_sub(1) * ld + pixels;
         let (bias, residual, mut y) = (near(u, channels)?, near(u, end)?, near(u, end)?);
         let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
@@ -249,13 +246,63 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         kernel.finish_planes(&x, &w, &mut tile, accumulate, y, ld, channels, &epilogue);
         return Ok(());
     }
+    stored_pixels(u, isa, (pixels, channels), |y, ld, epilogue| {
+        kernel.finish(&x, &w, &mut tile, accumulate, y, ld, channels, epilogue);
+    })
+}
+
+/// Where tiles of pixels read X. Tables may end within a tap, or claim what cannot be.
+struct PixelTable {
+    entries: Vec<u32>,
+    tiles: usize,
+    claimed: usize,
+    repeats: usize,
+    shift: usize,
+}
+
+impl PixelTable {
+    fn new(u: &mut Unstructured<'_>, mr: usize) -> Result<Self> {
+        let (tiles, taps) = (u.int_in_range(0..=3)?, u.int_in_range(0..=5)?);
+        let mut entries = Vec::new();
+        for _ in 0..tiles * taps {
+            entries.push(u.int_in_range(0..=5)?);
+            for _ in 0..mr {
+                let place = u.int_in_range(0..=200)?;
+                entries.push(if u.ratio(1, 4)? { PixelTaps::ZEROS + place } else { place });
+            }
+        }
+        entries.truncate(entries.len() - usize::from(u.ratio(1, 32)?).min(entries.len()));
+        let claimed = if u.ratio(1, 32)? { u.arbitrary()? } else { tiles };
+        let repeats = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(1..=3)? };
+        let shift = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=30)? };
+        Ok(Self { entries, tiles, claimed, repeats, shift })
+    }
+
+    fn taps(&self, mr: usize) -> PixelTaps<'_> {
+        PixelTaps::new(&self.entries, self.claimed, mr).repeated(self.repeats, self.shift)
+    }
+
+    /// Pixels of all tiles, as far as slices are made for them.
+    fn pixels(&self, mr: usize) -> usize {
+        self.tiles * self.repeats.min(3) * mr
+    }
+}
+
+/// Calls with a destination and an epilogue for about so many pixels and channels.
+fn stored_pixels<T: Real>(
+    u: &mut Unstructured<'_>,
+    isa: Isa,
+    (pixels, channels): (usize, usize),
+    call: impl FnOnce(&mut Dest<'_, T>, usize, &PixelEpilogue<'_, T>),
+) -> Result<()> {
+    let (ld, residual_ld) = (u.int_in_range(0..=130)?, u.int_in_range(0..=130)?);
     let end = |ld: usize| pixels.saturating_sub(1) * ld + channels;
     let (bias, residual, mut y) = (near(u, channels)?, near(u, end(residual_ld))?, near(u, end(ld))?);
     let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
     let activation = if u.arbitrary()? { Activation::IDENTITY } else { Activation::LeakyRelu(T::ONE) };
     let activation = activation_kernel(isa, activation);
     let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld, activation };
-    kernel.finish(&x, &w, &mut tile, accumulate, &mut Dest::from_slice(&mut y), ld, channels, &epilogue);
+    call(&mut Dest::from_slice(&mut y), ld, &epilogue);
     Ok(())
 }
 
