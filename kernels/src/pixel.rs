@@ -73,6 +73,8 @@ impl<'a> PixelTaps<'a> {
     #[must_use]
     pub fn repeated(self, repeats: usize, shift: usize) -> Self {
         let furthest = repeats.saturating_sub(1).saturating_mul(shift).saturating_add(self.furthest);
+        // Without taps X is not read, and may be shorter than any shift.
+        let shift = if self.is_empty() { 0 } else { shift };
         Self { repeats: if self.tiles == 0 { 0 } else { repeats }, shift, furthest, ..self }
     }
 

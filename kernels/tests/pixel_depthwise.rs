@@ -323,3 +323,17 @@ fn a_table_without_tiles_writes_nothing() {
     }
     for_each_kernel!(check);
 }
+
+#[test]
+fn tiles_without_taps_are_repeated_at_any_distance() {
+    fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
+        let taps = PixelTaps::new(&[], 2, kernel.mr()).repeated(3, usize::MAX);
+        let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
+        let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
+        let mut y = vec![T::ZERO; 6 * kernel.mr()];
+        let pixels = PixelInput { x: &[], zeros: &[], channels: 1, taps };
+        kernel.run(&pixels, &[], &mut Dest::from_slice(&mut y), 1, &epilogue);
+        assert!(y.iter().all(|y| y.to_f64() == 1.0), "{kernel:?}");
+    }
+    for_each_kernel!(check);
+}
