@@ -62,7 +62,7 @@ impl<'a> PixelTaps<'a> {
     }
 
     /// Promises that of each `taps` neighbouring taps of a tile, every one reads at pixel i what the one before reads
-    /// at pixel i + 1: the taps of a row. So a kernel may load each pixel once. Sums are others if that is not so.
+    /// at pixel i + 1: the taps of a row. So a kernel may load each pixel once. Otherwise its sums are wrong.
     #[must_use]
     pub fn shifted(self, taps: usize) -> Self {
         Self { shifted: taps, ..self }

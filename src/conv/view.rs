@@ -15,7 +15,7 @@ use core::ops::Range;
 
 use convoke_kernels::gcd;
 
-use crate::{Axis, Geometry, Layout, Op};
+use crate::{Axis, Geometry, Layout};
 
 /// The phase and the shift of a tap.
 pub(crate) fn place(axis: &Axis, tap: usize) -> (usize, usize) {
@@ -79,29 +79,19 @@ pub(crate) fn row_met(
     Some(at)
 }
 
-/// The layer with its axes merged into one, if each output reads the input of its own position alone. The only
-/// position of an image lies alike in both layouts.
+/// The layer with its axes merged into one, if each output reads the input of its own position alone. A tensor with
+/// one position lies alike in both layouts: its channels count as the last ones.
 pub(crate) fn merged(geometry: &Geometry) -> Geometry {
     let mut geometry = geometry.clone();
     if geometry.axes.iter().all(Axis::is_unit) {
         let positions = geometry.input_spatial();
         geometry.axes = vec![Axis { input: positions, output: positions, ..geometry.axes[0] }];
-        if positions == 1 {
-            (geometry.x_layout, geometry.y_layout) = (Layout::ChannelsLast, Layout::ChannelsLast);
-        }
     }
-    geometry
-}
-
-/// The layer as one of a single position, whose channels are all elements of an image, if Conv's kernel covers
-/// X: the elements lie in the order of the weights.
-pub(crate) fn covered(geometry: &Geometry) -> Geometry {
-    let mut geometry = geometry.clone();
-    let is_covered =
-        |axis: &Axis| axis.input == axis.kernel && !axis.is_padded() && (axis.dilation == 1 || axis.kernel == 1);
-    if geometry.op == Op::Conv && geometry.x_layout == Layout::ChannelsFirst && geometry.axes.iter().all(is_covered) {
-        geometry.in_channels *= geometry.input_spatial();
-        geometry.axes = vec![Axis::UNIT];
+    if geometry.input_spatial() == 1 {
+        geometry.x_layout = Layout::ChannelsLast;
+    }
+    if geometry.output_spatial() == 1 {
+        geometry.y_layout = Layout::ChannelsLast;
     }
     geometry
 }

@@ -377,6 +377,15 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
     }
 }
 
+/// A kernel that covers X reads its weights for one position.
+#[test]
+fn packed_weights_serve_sizes_that_the_kernel_covers_and_others() {
+    let shapes = [[1, 6, 3, 3], [5, 6, 3, 3], [1, 6, 9, 8], [2, 6, 4, 3]].map(|shape| shape.to_vec()).to_vec();
+    let sizes = Sizes::<f32>::of_shapes(Conv::new([20, 6, 3, 3]).into(), shapes);
+    let pairs = Combination::all().flat_map(|combination| [0, 2].map(|first| (combination, first)));
+    assert!(pairs.filter(|(combination, first)| sizes.check(*combination, *first)).count() >= 8);
+}
+
 /// On one axis, depthwise sums long rows in tiles of several vectors, which short rows do not fill:
 /// here from the same weights, at widths around those of vectors and tiles.
 #[test]

@@ -48,7 +48,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
                 block::<V, MR, NRV>(&mut sets, &x, w, args.channels);
             }
             let mut acc = sets[0];
-            for set in 1..const { sets_of_sums(MR * NRV) } {
+            for set in 1..const { sets_of_sums(MR, NRV) } {
                 for i in 0..MR {
                     for j in 0..NRV {
                         acc[i][j] = acc[i][j].add(sets[set][i][j]);
@@ -78,12 +78,12 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
 /// Sets of sums, at most.
 const MOST_SETS: usize = 4;
 
-/// Sets of `sums` sums that steps of k add to in turn. The few sums of a small tile alone would wait for the
-/// latency of their multiply-adds: about eight hide it.
-const fn sets_of_sums(sums: usize) -> usize {
-    match sums {
+/// Sets of the sums of `mr` pixels and `nrv` vectors that steps of k add to in turn. The few sums of a small tile
+/// alone would wait for the latency of their multiply-adds: about eight hide it.
+const fn sets_of_sums(mr: usize, nrv: usize) -> usize {
+    match mr * nrv {
         ..=2 => MOST_SETS,
-        3..=6 => 2,
+        3..=6 if nrv > 1 => 2,
         _ => 1,
     }
 }
@@ -100,20 +100,20 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize>(
     w: *const V::Elem,
     channels: usize,
 ) {
+    let count = const { sets_of_sums(MR, NRV) };
+    let whole = channels - channels % (count * V::SCALARS);
     let mut k = 0;
-    let count = const { sets_of_sums(MR * NRV) };
     // SAFETY: the caller's promise. The loads end at `channels`.
     unsafe {
         // One load brings the scalars of several steps, if the ISA multiplies by a lane.
-        while k + count * V::SCALARS <= channels {
+        while k < whole {
             for set in 0..count {
                 steps::<V, MR, NRV>(&mut sets[set], x, w, k + set * V::SCALARS, V::SCALARS);
             }
             k += count * V::SCALARS;
         }
-        while k < channels {
-            steps::<V, MR, NRV>(&mut sets[0], x, w, k, 1);
-            k += 1;
+        for rest in 0..channels % (count * V::SCALARS) {
+            steps::<V, MR, NRV>(&mut sets[0], x, w, whole + rest, 1);
         }
     }
 }
@@ -179,8 +179,8 @@ unsafe fn row<V: Simd, const NRV: usize>(w: *const V::Elem, k: usize) -> [V; NRV
     }
 }
 
-/// The epilogue of a finished tile, which begins with pixel `first`: whole vectors that are clamped go from the accumulators to Y, others
-/// through the tile.
+/// The epilogue of a finished tile, which begins with pixel `first`: whole vectors that are clamped go from the
+/// accumulators to Y, others through the tile.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `tile` is writable for `MR * NRV` vectors, the rest as [`PixelStore`]

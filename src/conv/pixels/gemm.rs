@@ -12,7 +12,6 @@ use crate::conv::channel_weights::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
 use crate::conv::store::{Finish, OutputStore, PixelPlace};
-use crate::conv::view;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -40,7 +39,6 @@ struct PixelBlocking<A: Real> {
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
     let blocking = PixelBlocking::new(request, most_bytes)?;
     let (weights, split, tiling) = (&blocking.weights, blocking.split, &blocking.tiling);
     let mut scratch = Ledger::default();
@@ -50,7 +48,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     // Of tiles that kernels do not store into Y.
     let staged = if tiling.is_stored::<T>() { 0 } else { blocking.group * tile_len };
     let finished = scratch.book("finished sums", staged);
-    let rows = scratch.book("transposed sums", if geometry.y_layout == Layout::ChannelsFirst { staged } else { 0 });
+    let rows =
+        scratch.book("transposed sums", if tiling.geometry.y_layout == Layout::ChannelsFirst { staged } else { 0 });
     let recipe = Recipe {
         kernel: blocking.kernels[1][blocking.most_pixels() - 1].name(),
         details: alloc::format!(
@@ -76,9 +75,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 
 impl<A: Real> PixelBlocking<A> {
     fn new<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
-        let geometry = &view::covered(request.geometry);
-        let request = &Request { geometry, ..*request };
-        let Request { machine, threads, .. } = *request;
+        let Request { geometry, machine, threads, .. } = *request;
         let weights = ChannelWeights::new(request)?;
         let mut widths = pixel_widths::<A>(request.isa());
         let narrow = widths.next().ok_or_else(|| String::from("no kernel for this tile"))?;

@@ -62,7 +62,7 @@ impl PixelSource {
     ) -> RowPlaces<'a> {
         let Some(copy) = self.copy else {
             let window = PixelWindow::whole(geometry, outer);
-            let pixel = of_pixels(geometry, strides).position;
+            let pixel = strides.position;
             // Pixels of a wider tensor are no neighbours. The weights are the same for taps one by one.
             let is_joined = self.is_joined && pixel == geometry.in_channels;
             return RowPlaces { row: window.columns.len() * pixel, window, pixel, is_joined };
@@ -85,7 +85,7 @@ impl PixelSource {
         };
         let (window, channels) = (&places.window, channels.start / repeats..channels.end / repeats);
         let (row_len, pixel) = (places.row / repeats, places.pixel / repeats);
-        let (width, strides) = (geometry.axes[geometry.axes.len() - 1].input, of_pixels(geometry, &io.strides.x));
+        let (width, strides) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x);
         let inside = window.columns.start.clamp(0, width as isize) as usize
             ..window.columns.end.clamp(0, width as isize) as usize;
         assert!(window.rows() * row_len <= copy.len(), "the window fits its copy");
@@ -116,12 +116,6 @@ impl PixelSource {
         stream::interleave(isa, copy, (repeats, 0), 0, repeated);
         repeated
     }
-}
-
-/// How the pixels of X lie. An image of one pixel may be a whole one of X.
-fn of_pixels(geometry: &Geometry, strides: &Strides) -> Strides {
-    let of_image = Strides { channel: 1, position: strides.image, ..*strides };
-    if geometry.input_spatial() == 1 { of_image } else { *strides }
 }
 
 /// Copies some channels of pixels of a row. `x` begins with the first, and they are `x_pixel` elements apart.

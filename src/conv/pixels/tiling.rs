@@ -28,8 +28,8 @@ const ENOUGH_OF_LEAST: f64 = 1.25;
 /// many small tiles: images are cut.
 const TILES_OF_PLANE: usize = 4;
 
-/// The tiles of a phase: its pixels, in rows of tiles. If pixels of all rows are neighbours in Y, they are one
-/// row.
+/// The tiles of a phase: its pixels, in rows of tiles. Where pixels of all rows are neighbours in Y, a row of tiles
+/// has those of a plane, of an image, or of all images.
 #[derive(Debug, Clone)]
 pub(super) struct TiledPhase {
     pub(super) phase: PixelPhase,
@@ -162,10 +162,16 @@ impl PixelTiling {
     fn copied(&self) -> (usize, usize) {
         let of_phase = |tiles: &TiledPhase| {
             let (unit, chunk) = (tiles.unit(), tiles.chunk.min(tiles.tiles()));
-            let pixels = chunk.min(unit).saturating_mul(self.pixels);
+            // Chunks of pixels of several images have one of each.
+            let (pixels, images) = match tiles.units {
+                1 if self.geometry.output_spatial() == 1 => {
+                    (1, self.geometry.batch.min(chunk.saturating_mul(self.pixels)))
+                }
+                _ => (chunk.min(unit).saturating_mul(self.pixels), (chunk / unit).max(1)),
+            };
             let planes = tiles.units > self.geometry.batch;
             let window = tiles.phase.most_window(&self.geometry, (pixels, planes), self.source.is_joined);
-            let window = window.saturating_mul((chunk / unit).max(1));
+            let window = window.saturating_mul(images);
             (window, window.saturating_mul(tiles.chunks()))
         };
         let of_phases = self.phases.iter().map(of_phase);
@@ -231,7 +237,10 @@ impl PixelTiling {
     fn phase_tiles(&self, phase: &PixelPhase, chunk: usize) -> TiledPhase {
         let geometry = &self.geometry;
         let is_copied = self.source.copy.is_some();
-        let is_one = phase.is_dense() && geometry.y_layout == Layout::ChannelsLast && !is_copied;
+        // Tiles have pixels of several images, if these are neighbours in Y. A copy of many pixels of them would
+        // be large.
+        let is_small = !is_copied || geometry.output_spatial() == 1;
+        let is_one = phase.is_dense() && geometry.y_layout == Layout::ChannelsLast && is_small;
         let image = phase.rows() * phase.last().count;
         // A chunk has images, or a part of the last two axes: what it reads of X is not much more than that.
         let (plane, has_images) = (image / phase.planes().max(1), chunk.saturating_mul(self.pixels) >= image);

@@ -84,7 +84,7 @@ impl<T: Real> TileRow<'_, T> {
 pub(super) struct RowScratch<'a, T> {
     /// Rows of pixels, at the places that [`Winograd::row_at`] says.
     pub(super) rows: &'a mut [T],
-    /// Interleaved rows of Y.
+    /// Interleaved rows of Y, or its pixels, if their channels are neighbours.
     pub(super) interleaved: &'a mut [T],
     /// Which tiles are not finite.
     pub(super) marks: &'a mut [u8],
@@ -281,11 +281,11 @@ pub(super) struct Scratch<'a, A> {
     pub(super) planes: &'a mut [A],
     pub(super) v: &'a mut [A],
     products: &'a mut [A],
-    /// Rows of X of all images of a block, if they are converted or deinterleaved first.
+    /// Rows of X of all images of a block, if they are converted, deinterleaved or transposed first.
     pub(super) rows_in: &'a mut [A],
     /// Rows of pixels that kernels cannot write into Y.
     rows_out: &'a mut [A],
-    /// Interleaved rows of Y.
+    /// Interleaved rows of Y, or its pixels, if their channels are neighbours.
     interleaved: &'a mut [A],
     /// Which tiles of a row have sums that are not finite.
     marks: &'a mut [u8],

@@ -37,10 +37,10 @@ pub(super) struct WinogradView {
 pub(super) enum PixelStores {
     /// Filters are channels of Y, whose rows are stored.
     Rows,
-    /// Filters are channels of Y, whose pixels are stored: their channels are neighbours.
-    Pixels,
     /// The same, but Y is so large that it is written past the caches.
     RowsPastCache,
+    /// Filters are channels of Y, whose pixels are stored: their channels are neighbours.
+    Pixels,
     /// Filters are phases of ConvTranspose, and are interleaved.
     Interleaved,
 }
