@@ -159,7 +159,8 @@ impl<'a, 'y, T: Element> Run<'a, 'y, T> {
     }
 
     /// The distance between the pixels of an X with channels last, in elements: at least its channels. So
-    /// channels of a wider tensor are read in place. Elements between pixels are not read.
+    /// channels of a wider tensor are read in place. Elements between pixels are not read. With `None`, pixels are
+    /// neighbours.
     ///
     /// ```
     /// use convoke::{Conv, Layout, Planner, Run};
@@ -174,21 +175,21 @@ impl<'a, 'y, T: Element> Run<'a, 'y, T> {
     /// assert_eq!(y, [21.0, 43.0, 65.0]);
     /// # Ok(()) }
     /// ```
-    pub fn x_pixel_stride(mut self, elements: usize) -> Self {
-        self.distances.x.pixel = Some(elements);
+    pub fn x_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.x.pixel = elements.into();
         self
     }
 
     /// The same of the residual.
-    pub fn residual_pixel_stride(mut self, elements: usize) -> Self {
-        self.distances.residual.pixel = Some(elements);
+    pub fn residual_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.residual.pixel = elements.into();
         self
     }
 
     /// The same of Y, whose elements between pixels stay as they are. So convolutions write side by side
     /// into the buffer of a concatenation of channels. Y must be initialised for that.
-    pub fn y_pixel_stride(mut self, elements: usize) -> Self {
-        self.distances.y.pixel = Some(elements);
+    pub fn y_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.y.pixel = elements.into();
         self
     }
 }

@@ -306,14 +306,6 @@ unsafe fn initialised<T: COf>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
     unsafe { slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), memory.len()) }
 }
 
-/// Tells a run the distance of a tensor's pixels, if they are not neighbours.
-fn with_stride<R>(run: R, pixel: Option<usize>, set: fn(R, usize) -> R) -> R {
-    match pixel {
-        Some(pixel) => set(run, pixel),
-        None => run,
-    }
-}
-
 /// # Safety
 /// The tensors must be the caller's memory, and Y apart from the others.
 unsafe fn run_images<T: COf>(
@@ -337,11 +329,9 @@ unsafe fn run_images<T: COf>(
         };
         if let Residual::Tensor(residual) = residual {
             // SAFETY: as for X.
-            run = run.residual(Some(unsafe { residual.values(image) }));
-            run = with_stride(run, residual.pixel, Run::residual_pixel_stride);
+            run = run.residual(Some(unsafe { residual.values(image) })).residual_pixel_stride(residual.pixel);
         }
-        run = with_stride(run, x.pixel, Run::x_pixel_stride);
-        run = with_stride(run, y.pixel, Run::y_pixel_stride);
+        run = run.x_pixel_stride(x.pixel).y_pixel_stride(y.pixel);
         layer.plan.run(run.workspace(workspace).threads(threads))?;
     }
     Ok(())

@@ -392,39 +392,26 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         if let Some(residual) = &residual {
             y.apart_from(residual)?;
         }
-        let strides = [Some(&x), residual.as_ref(), Some(&y)].map(|tensor| tensor.and_then(Tensor::pixel_stride));
+        let [of_x, of_residual, of_y] =
+            [Some(&x), residual.as_ref(), Some(&y)].map(|tensor| tensor.and_then(Tensor::pixel_stride));
         let (x_read, residual) = (x.read()?, residual.map(|residual| residual.read()).transpose()?);
         let (x, residual) = (x_read.as_slice()?, residual.as_ref().map(|residual| residual.as_slice()).transpose()?);
         let mut written = y.write()?;
         // The last check of a run comes before threads are started for it.
         self.accepts(packed).map_err(|error| exception(py, &error))?;
         let pool = Pooled::of(py, self)?;
-        let run = match strides {
+        let run = match of_y {
             _ if in_place => Run::in_place(x, packed, written.as_slice_mut()?),
-            [.., Some(_)] => Run::new(x, packed, written.as_slice_mut()?).residual(residual),
-            _ => Run::uninit(x, packed, uninit(&mut written)).residual(residual),
+            Some(_) => Run::new(x, packed, written.as_slice_mut()?).residual(residual),
+            None => Run::uninit(x, packed, uninit(&mut written)).residual(residual),
         };
-        let run = with_strides(run, strides);
+        let run = run.x_pixel_stride(of_x).residual_pixel_stride(of_residual).y_pixel_stride(of_y);
         let result = py.detach(|| {
             with_workspace(self, |workspace| self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ()))
         });
         result.map_err(|error| exception(py, &error))?;
         Ok(arrays.out.unwrap_or(y.array()).clone())
     }
-}
-
-/// Tells a run how far the pixels of X, residual and Y are apart.
-fn with_strides<'a, 'y, T: Number>(mut run: Run<'a, 'y, T>, [x, residual, y]: [Option<usize>; 3]) -> Run<'a, 'y, T> {
-    if let Some(stride) = x {
-        run = run.x_pixel_stride(stride);
-    }
-    if let Some(stride) = residual {
-        run = run.residual_pixel_stride(stride);
-    }
-    if let Some(stride) = y {
-        run = run.y_pixel_stride(stride);
-    }
-    run
 }
 
 /// Packed weights of some element type.

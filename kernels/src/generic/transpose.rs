@@ -11,11 +11,9 @@ use crate::transpose::TransposeArgs;
 #[inline(always)]
 pub(crate) unsafe fn transpose<V: Simd>(args: &TransposeArgs<V::Elem>) {
     let TransposeArgs { rows, columns, src, src_ld, dst, dst_ld } = *args;
-    // The last block ends with the matrix, and repeats a part of the one before, so that few blocks are cut.
-    let first = |at: usize, len: usize| if len < V::LANES { at } else { at.min(len - V::LANES) };
-    for row in (0..rows).step_by(V::LANES).map(|row| first(row, rows)) {
+    for row in (0..rows).step_by(V::LANES) {
         let height = (rows - row).min(V::LANES);
-        for column in (0..columns).step_by(V::LANES).map(|column| first(column, columns)) {
+        for column in (0..columns).step_by(V::LANES) {
             let width = (columns - column).min(V::LANES);
             // SAFETY: the block ends with the matrix.
             unsafe {

@@ -59,12 +59,11 @@ impl Borders {
     }
 }
 
-/// Rows of a window by phases, those of each channel `of_channel` elements apart.
-struct TransposedRows<'a, A> {
+/// Where a window is copied, by phases. Those of each channel are `of_channel` elements apart.
+struct CopiedRows<'a, A> {
     rows: &'a mut [A],
+    phases: &'a [PhaseCopy],
     of_channel: usize,
-    phases: usize,
-    phases_len: usize,
 }
 
 struct RowsOfX<'x, T> {
@@ -160,24 +159,18 @@ impl<T: Element> Winograd<T> {
         let of_channel = if in_place { 0 } else { images * stride * phases_len };
         let together = if view.transposes { scheme.kernel.lanes() } else { 1 };
         for c in 0..channels {
-            if c % together == 0 && of_channel > 0 && view.transposes {
-                let channels = c..(c + together).min(channels);
+            if of_channel > 0 && c % together == 0 {
                 for (i, window) in windows.iter().enumerate() {
                     let rows = &mut scratch.rows_in[i * stride * phases_len..];
-                    let rows = TransposedRows { rows, of_channel, phases: stride, phases_len };
-                    self.transpose_window(io, &rows_of_x, (window, task.group, channels.clone()), rows);
+                    let rows = CopiedRows { rows, phases: &phases[..stride], of_channel };
+                    let channels = c..(c + together).min(channels);
+                    match view.transposes {
+                        true => self.transpose_window(io, &rows_of_x, (window, task.group, channels), rows),
+                        false => self.deinterleave_window(&rows_of_x, (window, c), rows),
+                    }
                 }
             }
-            let phase_rows = &mut scratch.rows_in[c % together * of_channel..][..of_channel];
-            if of_channel > 0 && !view.transposes {
-                for (window, phase_rows) in windows.iter().zip(phase_rows.chunks_exact_mut(stride * phases_len)) {
-                    let rows = 0..window.rows;
-                    let rows =
-                        rows.map(|r| SourceRow { src: Some(r * rows_of_x.row_stride), dst: r * window.elements });
-                    let copy = rows_of_x.deinterleaving(window, &phases[..stride]);
-                    deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, rows, phase_rows);
-                }
-            }
+            let phase_rows = &scratch.rows_in[c % together * of_channel..][..of_channel];
             // In the order of memory: whole vectors are written, and the next call overwrites what is
             // too much.
             for (phase_along, (image, window)) in
@@ -200,23 +193,35 @@ impl<T: Element> Winograd<T> {
         }
     }
 
+    /// Copies channel `c` of a window of an X whose channels come first.
+    fn deinterleave_window(
+        &self,
+        rows_of_x: &RowsOfX<'_, T>,
+        (window, c): (&InputWindow, usize),
+        CopiedRows { rows, phases, .. }: CopiedRows<'_, T::Acc>,
+    ) {
+        let of_row = |r: usize| SourceRow { src: Some(r * rows_of_x.row_stride), dst: r * window.elements };
+        let copy = rows_of_x.deinterleaving(window, phases);
+        deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, (0..window.rows).map(of_row), rows);
+    }
+
     /// Copies some channels of a window of an X whose channels come last, as rows by channels.
     fn transpose_window(
         &self,
         io: &Io<'_, T>,
         rows_of_x: &RowsOfX<'_, T>,
         (window, group, channels): (&InputWindow, usize, Range<usize>),
-        TransposedRows { rows, of_channel, phases, phases_len }: TransposedRows<'_, T::Acc>,
+        CopiedRows { rows, phases, of_channel }: CopiedRows<'_, T::Acc>,
     ) {
         let (strides, step) = (&io.strides.x, rows_of_x.step);
         let (channel, count) = (group * self.geometry.in_channels_per_group() + channels.start, channels.len());
-        for (phase, r) in (0..phases).flat_map(|phase| (0..window.rows).map(move |r| (phase, r))) {
-            let first = window.first + phase as isize;
+        for (phase, r) in phases.iter().flat_map(|phase| (0..window.rows).map(move |r| (phase, r))) {
+            let first = window.first + phase.offset as isize;
             // With a stride, padding is copied.
             let before = (-first).max(0).unsigned_abs().div_ceil(step).min(window.elements);
             let end = (rows_of_x.row_len as isize - first).max(0).unsigned_abs().div_ceil(step).min(window.elements);
             let inside = before..end.max(before);
-            let rows = &mut rows[phase * phases_len + r * window.elements..];
+            let rows = &mut rows[phase.dst + r * window.elements..];
             for c in 0..count {
                 let row = &mut rows[c * of_channel..][..window.elements];
                 row[..inside.start].fill(T::Acc::ZERO);
