@@ -32,7 +32,7 @@ pub(super) struct ChunkScratch<A> {
 /// A chunk of tiles, and where they read X.
 pub(super) struct PixelChunk<'a, A> {
     tiling: &'a PixelTiling,
-    pub(super) tiles: &'a TiledPhase,
+    tiles: &'a TiledPhase,
     places: RowPlaces<'a>,
     pub(super) zeros: &'a [A],
     /// The tables of all runs.
@@ -81,7 +81,8 @@ impl PixelTiling {
         let (tiles, range) = self.chunk(index);
         let places = self.source.places(geometry, strides, (&tiles.phase, &tiles.pixels_of(&range)), outer);
         let writer = TableWriter { geometry, phase: &tiles.phase, places: &places };
-        let (table, runs) = RunWriter { tiles, writer, table, runs, entries: 0, written: 0 }.write(&range);
+        let runs = RunWriter { tiling: self, tiles, writer, table, runs, entries: 0, written: 0 };
+        let (table, runs) = runs.write(&range);
         let chunk = PixelChunk { tiling: self, tiles, places, zeros, table, runs };
         (chunk, CopyScratch { copy, widened, repeated })
     }
@@ -95,6 +96,7 @@ impl PixelTiling {
 
 /// Writes the tables of the tiles of a chunk.
 struct RunWriter<'w, 'a> {
+    tiling: &'a PixelTiling,
     tiles: &'a TiledPhase,
     writer: TableWriter<'w>,
     table: &'a mut [u32],
@@ -131,7 +133,10 @@ impl<'a> RunWriter<'_, 'a> {
         let (width, begin, (at, pixels)) = (self.tiles.phase.last().count, self.entries, self.tiles.tile(tile));
         let taps = self.writer.write((at / width, at % width), pixels, &mut self.table[begin..]);
         self.entries += taps * (1 + pixels);
-        let shifted = self.writer.shifted(at % width, pixels, &self.table[begin..self.entries]);
+        let shifted = match self.tiling.shares_pixels {
+            true => self.writer.shifted(at % width, pixels, &self.table[begin..self.entries]),
+            false => 1,
+        };
         let last = self.runs[least.min(self.written)..self.written].last_mut();
         let row = |pixel: usize| pixel / self.tiles.pixels;
         let is_like = |run: &&mut TableRun| {

@@ -89,9 +89,8 @@ impl DepthwiseBlocking {
         let repeats = geometry.out_channels_per_group();
         let channels = Blocks::new(geometry.group, (MOST_CHANNELS / repeats).max(1)).times(repeats);
         let parts = channels.count();
-        // Each pixel takes as many products in a small tile as in a large one.
-        let least = pixels.div_ceil(2);
-        let needs = TileNeeds { pixels, least, channels: channels.size(), repeats, parts, is_joined: false };
+        let needs =
+            TileNeeds { pixels, shares_pixels: true, channels: channels.size(), repeats, parts, is_joined: false };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         let columns = tiling.chunks();
         let mut split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: 1 };

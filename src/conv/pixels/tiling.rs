@@ -2,7 +2,6 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::iter;
 use core::ops::Range;
 
 use convoke_kernels::PixelTaps;
@@ -20,9 +19,6 @@ use crate::{Axis, Geometry, Layout};
 
 /// Entries of the table of a tile, at most.
 const MOST_ENTRIES: usize = 1 << 16;
-
-/// A longer chunk is taken if the next shorter one copies more than this many times the least of X.
-const ENOUGH_OF_LEAST: f64 = 1.25;
 
 /// Tiles of a plane of the last two axes, if planes are cut into tiles, at least. Smaller planes would have
 /// many small tiles: images are cut.
@@ -93,9 +89,11 @@ impl TiledPhase {
 
 /// What the kernels of a layer need of its tiles.
 pub(super) struct TileNeeds {
-    /// Pixels of a tile, at most, and those of a tile that is chosen because it divides a row, at least.
+    /// Pixels of a tile, at most.
     pub(super) pixels: usize,
-    pub(super) least: usize,
+    /// Whether the taps of a row share the pixels that they load. A pixel then takes as many products in a small
+    /// tile as in a large one.
+    pub(super) shares_pixels: bool,
     /// Channels of X that a task reads, at most. Each counts as often as it is repeated.
     pub(super) channels: usize,
     /// Channels of Y for each channel of X, if that is repeated for them.
@@ -112,9 +110,9 @@ pub(super) struct PixelTiling {
     pub(super) geometry: Geometry,
     pub(super) source: PixelSource,
     pub(super) phases: Vec<TiledPhase>,
-    /// Pixels of a tile, at most, and those of a tile that divides a row, at least.
     pixels: usize,
-    least: usize,
+    /// As in [`TileNeeds`].
+    pub(super) shares_pixels: bool,
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     pub(super) entries: usize,
     pub(super) chunk: usize,
@@ -133,7 +131,7 @@ impl PixelTiling {
             return Err(alloc::format!("X has {} elements, at most {}", geometry.input_len(), PixelTaps::ZEROS - 1));
         }
         let phases = PixelPhase::all(&geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
-        let TileNeeds { pixels, least, channels, repeats, is_joined, .. } = *needs;
+        let TileNeeds { pixels, shares_pixels, channels, repeats, is_joined, .. } = *needs;
         let is_in_place = T::DIRECT && repeats == 1 && geometry.x_layout == Layout::ChannelsLast;
         let pads = geometry.axes.last().is_some_and(Axis::is_padded);
         let copy = RowCopy { pixel: channels, repeats, most_len: 0 };
@@ -143,10 +141,11 @@ impl PixelTiling {
         if entries > MOST_ENTRIES {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
-        let mut new = Self { geometry, source, phases: Vec::new(), pixels, least, entries, chunk: 0 };
-        new.phases = new.cut_into_chunks(request, needs, &phases, most_bytes);
+        let mut new = Self { geometry, source, phases: Vec::new(), pixels, shares_pixels, entries, chunk: 0 };
+        let chunk = new.chunk_tiles(request, needs, phases.len(), most_bytes);
+        new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
-        let (most_len, most) = (new.copied().0.saturating_mul(channels), planes::MOST_BYTES / size_of::<T::Acc>());
+        let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / size_of::<T::Acc>());
         if let Some(copy) = &mut new.source.copy {
             if most_len > most {
                 return Err(alloc::format!(
@@ -158,8 +157,8 @@ impl PixelTiling {
         Ok(new)
     }
 
-    /// Pixels of the window of a chunk, at most, and those of the windows of all chunks.
-    fn copied(&self) -> (usize, usize) {
+    /// Pixels of the window of a chunk, at most.
+    fn most_copied(&self) -> usize {
         let of_phase = |tiles: &TiledPhase| {
             let (unit, chunk) = (tiles.unit(), tiles.chunk.min(tiles.tiles()));
             // Chunks of pixels of several images have one of each.
@@ -171,91 +170,60 @@ impl PixelTiling {
             };
             let planes = tiles.units > self.geometry.batch;
             let window = tiles.phase.most_window(&self.geometry, (pixels, planes), self.source.is_joined);
-            let window = window.saturating_mul(images);
-            (window, window.saturating_mul(tiles.chunks()))
+            window.saturating_mul(images)
         };
-        let of_phases = self.phases.iter().map(of_phase);
-        of_phases.fold((0, 0), |(most, all), (window, of_phase)| (most.max(window), all.saturating_add(of_phase)))
+        self.phases.iter().map(of_phase).max().unwrap_or(0)
     }
 
-    /// Cuts phases into chunks whose operands stay in the L2 cache. If their windows overlap much, longer
-    /// chunks copy less of X: their windows stay in the L3 cache.
-    fn cut_into_chunks<T: Element>(
-        &mut self,
-        request: &Request<'_, T>,
-        needs: &TileNeeds,
-        phases: &[PixelPhase],
-        most_bytes: usize,
-    ) -> Vec<TiledPhase> {
-        let cut = |tiling: &Self, chunk| phases.iter().map(|phase| tiling.phase_tiles(phase, chunk)).collect();
-        let (near, most) = self.chunk_tiles(request, needs, phases.len(), most_bytes);
-        if self.source.copy.is_none() {
-            return cut(self, near);
-        }
-        let most_bytes = most_bytes.min(planes::MOST_BYTES / 4).min(request.machine.l3_bytes / 4);
-        let of_pixel = needs.channels * size_of::<T::Acc>();
-        let longer = iter::successors(Some(near), |chunk| (2 * chunk <= most).then_some(2 * chunk));
-        let mut copied = |chunk: usize| {
-            self.phases = cut(self, chunk);
-            let (window, all) = self.copied();
-            let bytes = window.saturating_mul(of_pixel).saturating_add(chunk.saturating_mul(self.tile_bytes()));
-            (chunk == near || bytes <= most_bytes).then_some((chunk, all))
-        };
-        let cuts: Vec<_> = longer.map_while(&mut copied).collect();
-        let least = cuts.iter().map(|(_, all)| *all).min().unwrap_or(0);
-        let is_enough = |(_, all): &&(usize, usize)| *all as f64 <= ENOUGH_OF_LEAST * least as f64;
-        cut(self, cuts.iter().find(is_enough).map_or(near, |(chunk, _)| *chunk))
-    }
-
-    /// Bytes of the table of a tile.
-    fn tile_bytes(&self) -> usize {
-        self.entries * size_of::<u32>() + size_of::<TableRun>()
-    }
-
-    /// Tiles of a chunk whose part of X and tables stay in the L2 cache, and tiles of a chunk, at most, if each
-    /// thread is to have several.
+    /// Tiles of a chunk: what they read of X, and their tables, stay in the L2 cache, and each thread has
+    /// several chunks.
     fn chunk_tiles<T: Element>(
         &self,
         request: &Request<'_, T>,
         needs: &TileNeeds,
         phases: usize,
         most_bytes: usize,
-    ) -> (usize, usize) {
+    ) -> usize {
         let Request { geometry, machine, threads, .. } = *request;
         let inputs = geometry.batch as f64 * geometry.input_spatial() as f64 * phases as f64;
         let outputs = (geometry.batch * geometry.output_spatial()).max(1) as f64;
         let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * size_of::<T::Acc>()) as f64
-            + self.tile_bytes() as f64;
+            + (self.entries * size_of::<u32>() + size_of::<TableRun>()) as f64;
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes) as f64;
         let tiles = (geometry.batch * geometry.output_spatial()).max(1).div_ceil(self.pixels);
         let of_thread =
             if threads == 1 { tiles } else { tiles.saturating_mul(needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
-        let most = of_thread.clamp(1, tiles.max(1));
-        (((bytes / of_tile) as usize).clamp(1, most), most)
+        ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
-    fn phase_tiles(&self, phase: &PixelPhase, chunk: usize) -> TiledPhase {
+    fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> TiledPhase {
         let geometry = &self.geometry;
-        let is_copied = self.source.copy.is_some();
         // Tiles have pixels of several images, if these are neighbours in Y. A copy of many pixels of them would
         // be large.
-        let is_small = !is_copied || geometry.output_spatial() == 1;
+        let is_small = self.source.copy.is_none() || geometry.output_spatial() == 1;
         let is_one = phase.is_dense() && geometry.y_layout == Layout::ChannelsLast && is_small;
+        let (images, planes) = (geometry.batch, geometry.batch * phase.planes());
         let image = phase.rows() * phase.last().count;
-        // A chunk has images, or a part of the last two axes: what it reads of X is not much more than that.
-        let (plane, has_images) = (image / phase.planes().max(1), chunk.saturating_mul(self.pixels) >= image);
         // Tiles do not depend on chunks, and so not on the number of threads: the order of sums does on them.
-        let (rows, units) = match (phase.is_dense(), is_one) {
-            (true, true) => (1, 1),
-            (true, false) if plane < TILES_OF_PLANE * self.pixels => (geometry.batch, geometry.batch),
-            (true, false) => (geometry.batch * phase.planes(), geometry.batch * phase.planes()),
-            (false, _) => (geometry.batch * phase.rows(), geometry.batch * phase.planes()),
+        let cuts_images = phase.is_dense() && image / phase.planes().max(1) < TILES_OF_PLANE * self.pixels;
+        let rows = match phase.is_dense() {
+            false => images * phase.rows(),
+            true if is_one => 1,
+            true if cuts_images => images,
+            true => planes,
         };
-        let units = if has_images && !is_one { geometry.batch } else { units };
+        // A chunk has images, or a part of the last two axes: what it reads of X is not much more than that.
+        let has_images = cuts_images || chunk.saturating_mul(self.pixels) >= image;
+        let units = match has_images {
+            _ if is_one => 1,
+            true => images,
+            false => planes,
+        };
         let pixels = geometry.batch * image / rows.max(1);
         // Tiles that divide a row have the same tables in all rows.
         let width = phase.last().count;
-        let divisor = (self.least..=self.pixels).rev().find(|height| width.is_multiple_of(*height));
+        let least = if self.shares_pixels { self.pixels.div_ceil(2) } else { self.pixels };
+        let divisor = (least..=self.pixels).rev().find(|height| width.is_multiple_of(*height));
         let height = divisor.filter(|_| phase.is_dense() && phase.rows() > 1).unwrap_or(self.pixels);
         let cut = RowPanels::new(pixels, height);
         let unit = rows * cut.count() / units.max(1);
@@ -266,7 +234,7 @@ impl PixelTiling {
             false if has_images || is_one => chunk / unit * unit,
             false => unit,
         };
-        TiledPhase { phase: phase.clone(), rows, cut, pixels, units, chunk }
+        TiledPhase { phase, rows, cut, pixels, units, chunk }
     }
 
     /// Whether kernels store into Y.
