@@ -40,6 +40,7 @@ extern crate std;
 #[cfg(feature = "ndarray")]
 mod arrays;
 mod blas;
+mod chain;
 mod choice;
 mod conv;
 mod element;
@@ -55,6 +56,7 @@ mod units;
 
 #[cfg(feature = "ndarray")]
 pub use arrays::{conv_array, conv_transpose_array};
+pub use chain::{Chain, ChainRun};
 pub use choice::{Accuracy, Algorithm};
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;

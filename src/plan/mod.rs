@@ -39,7 +39,7 @@ use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::machine::Machine;
 use crate::units::Count;
 use explain::Estimate;
-use packed::{Format, PackedParts, PackedVisible, Packing};
+use packed::{Format, Formats, PackedParts, PackedVisible, Packing};
 use visible::VisibleTaps;
 
 /// A run whose estimate on one core is below so many nanoseconds is not shared among threads: handing
@@ -282,6 +282,12 @@ impl<T: Element> Plan<T> {
     /// The method for finite weights.
     fn method(&self) -> &Method<T> {
         self.visible.as_ref().map_or(&self.whole, |(_, method)| method)
+    }
+
+    /// The layouts of the weights that the plan packs.
+    fn formats(&self) -> Formats {
+        let visible = self.visible.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
+        Formats { whole: self.whole.format.clone(), visible }
     }
 
     /// Whether the kernels of [`method`](Self::method) read these weights.

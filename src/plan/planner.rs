@@ -263,10 +263,7 @@ impl Planner {
         let name = operator.op_name();
         let geometry = operator.geometry(x_shape)?;
         operator.check_dtype(T::DTYPE)?;
-        if !(1..=Self::MOST_THREADS).contains(&self.threads) {
-            let (threads, most) = (self.threads, Self::MOST_THREADS);
-            bail!(Unavailable, "{name}: a plan for {threads} threads; there must be at least 1 and at most {most}");
-        }
+        self.check_threads(name)?;
         if let Some(mistake) = self.activation.mistake() {
             bail!(InvalidAttribute, "{name}: {mistake}");
         }
@@ -298,6 +295,29 @@ impl Planner {
             }
         })?;
         Ok(self.finish(geometry, at_once, machine, picks))
+    }
+
+    /// The machine, the threads and the limit of the workspace of a chain.
+    pub(crate) fn limits_of_chain(&self) -> Result<(&Machine, usize, usize), Error> {
+        if self.packed.is_some() {
+            bail!(InvalidInput, "Conv: a chain cannot be planned for weights that are packed already");
+        }
+        self.check_threads("Conv")?;
+        Ok((self.checked_machine("Conv")?, self.threads, self.workspace_limit))
+    }
+
+    /// For a layer of a chain, on one thread. The plan accepts the weights of another one, if there is one.
+    pub(crate) fn of_chain<T: Element>(&self, activation: Activation, like: Option<&Plan<T>>) -> Self {
+        let packed = like.map(Plan::formats);
+        Self { activation, packed, threads: 1, workspace_limit: usize::MAX, ..self.clone() }
+    }
+
+    fn check_threads(&self, name: &str) -> Result<(), Error> {
+        if !(1..=Self::MOST_THREADS).contains(&self.threads) {
+            let (threads, most) = (self.threads, Self::MOST_THREADS);
+            bail!(Unavailable, "{name}: a plan for {threads} threads; there must be at least 1 and at most {most}");
+        }
+        Ok(())
     }
 
     /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a

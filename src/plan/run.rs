@@ -133,6 +133,11 @@ impl<'a, 'y, T: Element> Run<'a, 'y, T> {
         Self { workspace: Some((workspace.lines(), unaligned)), ..self }
     }
 
+    /// The same, as lines.
+    pub(crate) fn scratch(self, lines: &'a mut [Line]) -> Self {
+        Self { workspace: Some((lines, 0)), ..self }
+    }
+
     /// The threads: no more than the plan was made for.
     pub fn threads(self, threads: Threads<'a>) -> Self {
         Self { threads, ..self }

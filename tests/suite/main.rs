@@ -11,6 +11,7 @@ mod common;
 mod accuracy;
 #[cfg(feature = "ndarray")]
 mod arrays;
+mod chain;
 #[cfg(feature = "rayon")]
 mod determinism;
 mod errors;

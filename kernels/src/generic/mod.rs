@@ -120,7 +120,7 @@ macro_rules! kernels {
         gemm: $($gemm_nr:literal x [$($gemm_mr:literal)+]),+;
         channel_gemm: $($channel_nr:literal x [$($channel_mr:literal)+]),+;
         pixel_gemm: $($pixel_nr:literal x [$($pixel_mr:literal)+]),+;
-        pixel_dw: $pixel_dw_nr:literal x [$($pixel_dw_mr:literal)+];
+        pixel_dw: $($pixel_dw_nr:literal x [$($pixel_dw_mr:literal)+]),+;
         dw: $dw_nr:literal x [$($dw_mr:literal)+];
         $(dw in $half:path: $half_nr:literal x [$($half_mr:literal)+];)?
         dwt: $dwt_nr:literal x [$($dwt_mr:literal)+];
@@ -205,11 +205,11 @@ macro_rules! kernels {
                 ($pixel_mr, $pixel_nr),
                 pixel::pixel_gemm::<$pixel_mr, { $pixel_nr / LANES }>,
             )),+),+],
-            pixel_depthwise: &[$(crate::DepthwisePixelKernel::new::<$vector>(
+            pixel_depthwise: &[$($(crate::DepthwisePixelKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_pixel_dw_", $pixel_dw_mr, "x", $pixel_dw_nr), $isa),
                 ($pixel_dw_mr, $pixel_dw_nr),
                 pixel::pixel_dw::<$pixel_dw_mr, { $pixel_dw_nr / LANES }>,
-            )),+],
+            )),+),+],
             grouped: &[$($(crate::GroupedKernel::new::<$vector>(
                 (concat!(stringify!($elem), "_group_", $group_mr, "x", $group_nr), $isa),
                 ($group_mr, $group_nr),

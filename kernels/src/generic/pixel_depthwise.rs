@@ -18,15 +18,16 @@ use crate::simd::Simd;
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
     let DepthwisePixelArgs { tiles, repeats, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
-    let rows = if args.taps.is_multiple_of(args.shifted.max(1)) { args.shifted } else { 1 };
+    let shared = if args.shifted > 1 && args.taps.is_multiple_of(args.shifted) { args.shifted } else { 1 };
     // SAFETY: the caller's promise. Activations in place read what the blocks have stored.
     unsafe {
         for number in 0..repeats * tiles {
             let tile = (number / tiles, number % tiles);
-            match rows {
-                3 => rows_of_taps::<V, MR, 3>(args, tile),
-                5 => rows_of_taps::<V, MR, 5>(args, tile),
-                _ => taps::<V, MR, NRV>(args, tile),
+            match shared {
+                1 => taps::<V, MR, NRV>(args, tile),
+                3 => rows_of_taps::<V, MR, 3>(args, tile, shared),
+                5 => rows_of_taps::<V, MR, 5>(args, tile, shared),
+                _ => rows_of_taps::<V, MR, 0>(args, tile, shared),
             }
             if !matches!(activation.activation, Activation::Clamp(..)) {
                 let (y, residual) = (y.add(number * MR * ld), core::ptr::null());
@@ -75,22 +76,23 @@ unsafe fn taps<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixel
     }
 }
 
-/// A tile, `KW` taps of a row at a time: each pixel of the row is loaded once for all of them.
+/// A tile, whose rows of `row_len` taps share the pixels that they load: `KW` taps, or any number if that is 0.
 ///
 /// # Safety
-/// As [`pixels`]. The tile is one of `args`, and the number of taps a multiple of `KW`.
+/// As [`pixels`]. The tile is one of `args`, and the number of taps a multiple of `row_len`, which is above 1.
 #[inline(always)]
 unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize>(
     args: &DepthwisePixelArgs<V::Elem>,
     tile: (usize, usize),
+    row_len: usize,
 ) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
         while c < channels {
             match channels - c {
-                rest if rest >= V::LANES => block_of_rows::<V, MR, KW, true>(args, tile, c, rest),
-                rest => block_of_rows::<V, MR, KW, false>(args, tile, c, rest),
+                rest if rest >= V::LANES => block_of_rows::<V, MR, KW, true>(args, tile, row_len, c, rest),
+                rest => block_of_rows::<V, MR, KW, false>(args, tile, row_len, c, rest),
             }
             c += V::LANES;
         }
@@ -138,6 +140,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
 unsafe fn block_of_rows<V: Simd, const MR: usize, const KW: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
     (repeat, tile): (usize, usize),
+    row_len: usize,
     c: usize,
     n: usize,
 ) {
@@ -145,34 +148,65 @@ unsafe fn block_of_rows<V: Simd, const MR: usize, const KW: usize, const WHOLE: 
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
         let x = BlockPlaces::new(args, repeat, c);
+        let (w, ld) = (args.w.wrapping_add(c), args.store.channels);
         let mut entries = args.entries.add(tile * args.step);
-        for _ in 0..args.taps / KW {
-            let mut w = [V::splat(V::Elem::ZERO); KW];
-            for k in 0..KW {
-                let number = *entries.add(k * (1 + MR)) as usize;
-                w[k] = row::<V, 1, WHOLE>(args.w.wrapping_add(number * args.store.channels + c), n)[0];
+        for _ in 0..args.taps / row_len {
+            if KW > 0 {
+                shared_taps::<V, MR, KW, WHOLE>(&x, (w, ld), entries, n, &mut acc);
+                entries = entries.add(KW * (1 + MR));
+                continue;
             }
-            // The first pixels are those of the first tap.
-            for p in 0..MR {
-                let x = row::<V, 1, WHOLE>(x.at(*entries.add(1 + p)), n)[0];
-                for k in 0..KW {
-                    if k <= p {
-                        acc[p - k][0] = x.mul_add(w[k], acc[p - k][0]);
-                    }
-                }
+            let mut left = row_len;
+            while left == 3 || left > 4 {
+                shared_taps::<V, MR, 3, WHOLE>(&x, (w, ld), entries, n, &mut acc);
+                (entries, left) = (entries.add(3 * (1 + MR)), left - 3);
             }
-            // Each further one is the last of the next tap.
-            for p in 1..KW {
-                let x = row::<V, 1, WHOLE>(x.at(*entries.add(p * (1 + MR) + MR)), n)[0];
-                for k in p..KW {
-                    if k - p < MR {
-                        acc[MR - 1 - (k - p)][0] = x.mul_add(w[k], acc[MR - 1 - (k - p)][0]);
-                    }
-                }
+            while left > 0 {
+                shared_taps::<V, MR, 2, WHOLE>(&x, (w, ld), entries, n, &mut acc);
+                (entries, left) = (entries.add(2 * (1 + MR)), left - 2);
             }
-            entries = entries.add(KW * (1 + MR));
         }
         finish::<V, MR, 1, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
+    }
+}
+
+/// Adds the products of `KW` neighbouring taps of a row: each pixel is loaded once for all of them.
+///
+/// # Safety
+/// As [`block_of_rows`]. `entries` begins with the first of these taps.
+#[inline(always)]
+unsafe fn shared_taps<V: Simd, const MR: usize, const KW: usize, const WHOLE: bool>(
+    x: &BlockPlaces<V::Elem>,
+    (w, ld): (*const V::Elem, usize),
+    entries: *const u32,
+    n: usize,
+    acc: &mut [[V; 1]; MR],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut weights = [V::splat(V::Elem::ZERO); KW];
+        for k in 0..KW {
+            let number = *entries.add(k * (1 + MR)) as usize;
+            weights[k] = row::<V, 1, WHOLE>(w.wrapping_add(number * ld), n)[0];
+        }
+        // The first pixels are those of the first tap.
+        for p in 0..MR {
+            let x = row::<V, 1, WHOLE>(x.at(*entries.add(1 + p)), n)[0];
+            for k in 0..KW {
+                if k <= p {
+                    acc[p - k][0] = x.mul_add(weights[k], acc[p - k][0]);
+                }
+            }
+        }
+        // Each further one is the last of the next tap.
+        for p in 1..KW {
+            let x = row::<V, 1, WHOLE>(x.at(*entries.add(p * (1 + MR) + MR)), n)[0];
+            for k in p..KW {
+                if k - p < MR {
+                    acc[MR - 1 - (k - p)][0] = x.mul_add(weights[k], acc[MR - 1 - (k - p)][0]);
+                }
+            }
+        }
     }
 }
 

@@ -6,11 +6,10 @@ use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::pixel_depthwise_kernels;
-use convoke_kernels::{DepthwisePixelKernel, Isa, PixelInput};
+use convoke_kernels::{DepthwisePixelKernel, Isa, PixelInput, Real};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
 use super::tiling::{PixelTiling, TileNeeds};
-use crate::Geometry;
 use crate::blas::Blocks;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::layout::WeightLayout;
@@ -21,6 +20,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
+use crate::{Axis, Geometry, Op};
 
 /// Channels of a block of weights, at most, if a group has no more: what a chunk reads of them stays near while
 /// all taps are summed.
@@ -37,6 +37,16 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
+/// The kernel of the largest tile. Where taps share no pixels, each loads X, and tiles have the widest blocks of
+/// channels: to look up a pixel takes as long as some products.
+fn largest<A: Real>(kernels: DepthwiseHeights<A>, geometry: &Geometry) -> Option<&'static DepthwisePixelKernel<A>> {
+    let is_shared = |axis: &Axis| axis.kernel > 1 && axis.dilation == axis.stride;
+    match geometry.op == Op::Conv && geometry.axes.last().is_some_and(is_shared) {
+        true => kernels.last(),
+        false => kernels.iter().rfind(|kernel| kernel.nr() == kernels[0].nr()),
+    }
+}
+
 /// How a layer is cut.
 struct DepthwiseBlocking {
     tiling: PixelTiling,
@@ -48,7 +58,7 @@ struct DepthwiseBlocking {
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let kernels = pixel_depthwise_kernels::<T::Acc>(request.isa());
-    let kernel = kernels.last().ok_or_else(|| String::from("no kernel for this tile"))?;
+    let kernel = largest(kernels, request.geometry).ok_or_else(|| String::from("no kernel for this tile"))?;
     let blocking = DepthwiseBlocking::new(request, kernel.mr(), most_bytes)?;
     let layout = WeightLayout::ChannelBlocks { channels: blocking.channels.size() };
     if let Some(packed) = request.layout.filter(|packed| **packed != layout) {
@@ -115,7 +125,7 @@ impl DepthwiseBlocking {
         T::DIRECT && self.tiling.geometry.y_layout == crate::Layout::ChannelsLast
     }
 
-    fn work<A: convoke_kernels::Real>(&self, machine: &Machine, kernels: DepthwiseHeights<A>) -> Work {
+    fn work<A: Real>(&self, machine: &Machine, kernels: DepthwiseHeights<A>) -> Work {
         let channels = self.channels.size();
         let lanes = kernels[0].lanes();
         let vectors = channels.div_ceil(lanes);

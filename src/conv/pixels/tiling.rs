@@ -104,6 +104,15 @@ pub(super) struct TileNeeds {
     pub(super) is_joined: bool,
 }
 
+/// Pixels of a tile, at most `most`, and whether such tiles divide a row of the phase. They have the same tables in
+/// all rows then.
+fn tile_height(phase: &PixelPhase, most: usize, shares_pixels: bool) -> (usize, bool) {
+    let width = phase.last().count;
+    let least = if shares_pixels { most.div_ceil(2) } else { most };
+    let divisor = (least..=most).rev().find(|height| width.is_multiple_of(*height));
+    (divisor.filter(|_| phase.is_dense() && phase.rows() > 1).unwrap_or(most), divisor.is_some())
+}
+
 /// The tiles of a layer.
 pub(super) struct PixelTiling {
     /// With the axes of a pointwise kernel merged.
@@ -137,13 +146,16 @@ impl PixelTiling {
         let copy = RowCopy { pixel: channels, repeats, most_len: 0 };
         let source = PixelSource { is_joined, copy: (!is_in_place || is_joined && pads).then_some(copy) };
         let taps = phases.iter().map(PixelPhase::taps).max().unwrap_or(0);
+        let heights = phases.iter().map(|phase| tile_height(phase, pixels, shares_pixels));
+        let pixels = heights.clone().map(|(height, _)| height).max().unwrap_or(pixels);
         let entries = taps.saturating_mul(1 + pixels);
         if entries > MOST_ENTRIES {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
         let mut new = Self { geometry, source, phases: Vec::new(), pixels, shares_pixels, entries, chunk: 0 };
         let chunk = new.chunk_tiles(request, needs, phases.len(), most_bytes);
-        new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
+        let tiled = phases.iter().zip(heights).map(|(phase, height)| new.phase_tiles(phase.clone(), height, chunk));
+        new.phases = tiled.collect();
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
         let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / size_of::<T::Acc>());
         if let Some(copy) = &mut new.source.copy {
@@ -196,7 +208,7 @@ impl PixelTiling {
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
-    fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> TiledPhase {
+    fn phase_tiles(&self, phase: PixelPhase, (height, divides): (usize, bool), chunk: usize) -> TiledPhase {
         let geometry = &self.geometry;
         // Tiles have pixels of several images, if these are neighbours in Y. A copy of many pixels of them would
         // be large.
@@ -220,15 +232,10 @@ impl PixelTiling {
             false => planes,
         };
         let pixels = geometry.batch * image / rows.max(1);
-        // Tiles that divide a row have the same tables in all rows.
-        let width = phase.last().count;
-        let least = if self.shares_pixels { self.pixels.div_ceil(2) } else { self.pixels };
-        let divisor = (least..=self.pixels).rev().find(|height| width.is_multiple_of(*height));
-        let height = divisor.filter(|_| phase.is_dense() && phase.rows() > 1).unwrap_or(self.pixels);
         let cut = RowPanels::new(pixels, height);
         let unit = rows * cut.count() / units.max(1);
         // Chunks of equal numbers of tiles of an image, if possible of whole rows, or of some images.
-        let row = if divisor.is_some() { (width / height).max(1) } else { 1 };
+        let row = if divides { (phase.last().count / height).max(1) } else { 1 };
         let chunk = match chunk < unit {
             true => unit.div_ceil(unit.div_ceil(chunk)).next_multiple_of(if chunk < row { 1 } else { row }),
             false if has_images || is_one => chunk / unit * unit,

@@ -7,7 +7,7 @@
 //!   With stride 2 it takes R sums, the weights of two columns, two vectors before and after their
 //!   split, and the permutations: 4 rows and 3 taps take 16.
 //! * A `pixel_dw` tile takes `MR * NRV` sums and the NRV weights of a tap: 7x2 (MR x NRV) takes all 16. X is
-//!   an operand in memory.
+//!   an operand in memory. Where three taps share a pixel, 12x1 takes as many.
 //! * The input transform of Winograd holds two rows of values (up to 16) and a column of the tile (up
 //!   to 8), so that larger tiles keep a part of these in the L1 cache. So does the output transform.
 //! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
@@ -24,7 +24,7 @@ crate::generic::kernels! {
     gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6], 24 x [1 2 3], 32 x [1 2], 48 x [1 2];
     channel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
     pixel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
-    pixel_dw: 16 x [1 2 3 4 5 6 7];
+    pixel_dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12];
     dw: 8 x [1 2 3 4 5 6];
     dwt: 8 x [1 2 3 4 5 6];
     group: 8 x [4 5 6], 16 x [3 4 5 6], 24 x [2 3], 32 x [2];
@@ -36,7 +36,7 @@ crate::generic::kernels! {
     gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6], 12 x [1 2 3], 16 x [1 2], 24 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
     pixel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-    pixel_dw: 8 x [1 2 3 4 5 6 7];
+    pixel_dw: 8 x [1 2 3 4 5 6 7 8 9 10 11 12];
     dw: 4 x [1 2 3 4 5 6];
     dwt: 4 x [1 2 3 4 5 6];
     group: 4 x [4 5 6], 8 x [3 4 5 6], 12 x [2 3], 16 x [2];

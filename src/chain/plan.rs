@@ -1,0 +1,328 @@
+//! The plans of a chain.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::strips::{Strip, strips};
+use crate::element::Element;
+use crate::error::{Error, bail};
+use crate::exec::{Ledger, Line, Piece};
+use crate::machine::Machine;
+use crate::units::Count;
+use crate::{Activation, Axis, Conv, Geometry, Layout, Plan, Planner};
+
+/// Share of the L2 cache for the rows of a strip: weights, X and Y take the rest.
+const STRIP_SHARE: (usize, usize) = (3, 4);
+
+/// Layers behind one another as one: Conv after Conv, each with its activation, computed in strips of rows.
+///
+/// The rows of a strip stay in the L2 cache from the first layer to the last. A wide tensor between two layers, such as
+/// the one inside an inverted residual block of MobileNet, is never in memory as a whole. Rows are those of the first
+/// spatial axis, of tensors with their [channels last](Layout::ChannelsLast). One of the layers may read several rows;
+/// where layers overlap, rows that two strips read are computed once.
+///
+/// Made by [`Planner::chain`]. [`layer`](Chain::layer) packs the weights of each layer, once. A
+/// [run](Chain::run) takes X, the weights of all layers, and Y.
+///
+/// ```
+/// use convoke::{Activation, ChainRun, Conv, Layout, Planner};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let last = |conv: Conv| conv.layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+/// let layers = [
+///     (last(Conv::new([32, 8, 1, 1])), Activation::Relu),
+///     (last(Conv::new([32, 1, 3, 3])).group(32).pads([1, 1, 1, 1]), Activation::Relu),
+///     (last(Conv::new([8, 32, 1, 1])), Activation::None),
+/// ];
+/// let chain = Planner::new().chain::<f32>(layers, &[1, 8, 20, 20])?;
+/// let w = [vec![0.1; 32 * 8], vec![0.1; 32 * 9], vec![0.1; 8 * 32]];
+/// let mut packed = Vec::new();
+/// for (i, w) in w.iter().enumerate() {
+///     packed.push(chain.layer(i).pack(w, None)?); // once
+/// }
+/// let (x, mut y) = (vec![1.0; 20 * 20 * 8], vec![0.0; 20 * 20 * 8]);
+/// chain.run(ChainRun::new(&x, &packed, &mut y).residual(Some(&x)))?;
+/// assert!((y[0] - (1.0 + 0.1 * 32.0 * (4.0 * 0.1 * 0.8))).abs() < 1e-4);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub struct Chain<T: Element> {
+    pub(super) layers: Vec<StripLayer<T>>,
+    /// The layer that may read several rows.
+    pub(super) middle: usize,
+    pub(super) strips: Vec<Strip>,
+    pub(super) threads: usize,
+    pub(super) scratch: Ledger,
+    pub(super) pieces: StripPieces<T>,
+}
+
+/// The scratch of a thread.
+pub(super) struct StripPieces<T> {
+    /// What the middle layer reads: the rows of a strip.
+    pub(super) inputs: Piece<T>,
+    /// Rows between other layers, which take them in turn.
+    pub(super) rows: [Piece<T>; 2],
+    /// The workspace of the layers' plans.
+    pub(super) workspace: Piece<Line>,
+}
+
+/// The rows of X that a call reads, and the padding before and behind them.
+pub(super) type RowsOfCall = (usize, [usize; 2]);
+
+/// A layer of a chain.
+pub(super) struct StripLayer<T: Element> {
+    /// Of all rows.
+    pub(super) geometry: Geometry,
+    pub(super) plans: Vec<(RowsOfCall, Plan<T>)>,
+}
+
+impl<T: Element> StripLayer<T> {
+    /// The plan of a call.
+    pub(super) fn plan(&self, rows: RowsOfCall) -> &Plan<T> {
+        let plan = self.plans.iter().find(|(of, _)| *of == rows);
+        &plan.expect("plans are made for the rows of all strips").1
+    }
+
+    /// Adds the plan of a call, if there is none. All accept the weights of the first one.
+    fn add(&mut self, planner: &Planner, activation: Activation, rows: RowsOfCall) -> Result<(), Error> {
+        if self.plans.iter().any(|(of, _)| *of == rows) {
+            return Ok(());
+        }
+        let geometry = &self.geometry;
+        let axes = || geometry.axes.iter();
+        let numbers = |of: fn(&Axis) -> usize| axes().map(|axis| of(axis) as i64).collect::<Vec<_>>();
+        let mut pads = [numbers(|axis| axis.pad_begin), numbers(|axis| axis.pad_end)].concat();
+        (pads[0], pads[geometry.axes.len()]) = (rows.1[0] as i64, rows.1[1] as i64);
+        let conv = Conv::new(geometry.weight_shape())
+            .group(geometry.group as i64)
+            .strides(numbers(|axis| axis.stride))
+            .dilations(numbers(|axis| axis.dilation))
+            .pads(pads)
+            .layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+        let mut shape = geometry.input_shape();
+        (shape[0], shape[2]) = (1, rows.0);
+        let first = self.plans.first().map(|(_, plan)| plan);
+        let plan = planner.of_chain(activation, first).plan(conv, &shape)?;
+        self.plans.push((rows, plan));
+        Ok(())
+    }
+}
+
+impl Planner {
+    /// A plan for layers behind one another, each with the activation behind it, on inputs of one shape, `(N, C,
+    /// spatial...)`. The shapes of the other tensors follow.
+    ///
+    /// X and Y of all layers must have their [channels last](Layout::ChannelsLast), and one layer at most may have a
+    /// kernel of several taps, a stride or padding along the first spatial axis. The planner's own
+    /// [activation](Planner::activation) does not count.
+    ///
+    /// # Errors
+    /// What [`plan`](Planner::plan) returns for a layer, with the layer's number;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) without layers, or for weights of
+    /// [`packed_for`](Planner::packed_for); [`InvalidShape`](crate::ErrorKind::InvalidShape) for other layouts, or for several
+    /// layers that read several rows; [`Workspace`](crate::ErrorKind::Workspace) above the limit.
+    pub fn chain<T: Element>(
+        &self,
+        layers: impl IntoIterator<Item = (Conv, Activation)>,
+        x_shape: &[usize],
+    ) -> Result<Chain<T>, Error> {
+        let (mut shape, mut activations, mut geometries) = (x_shape.to_vec(), Vec::new(), Vec::<Geometry>::new());
+        for (i, (conv, activation)) in layers.into_iter().enumerate() {
+            let geometry = conv.geometry(&shape).map_err(|error| of_layer(i, &error))?;
+            if (geometry.x_layout, geometry.y_layout) != (Layout::ChannelsLast, Layout::ChannelsLast) {
+                let (x, y) = (geometry.x_layout, geometry.y_layout);
+                bail!(
+                    InvalidShape,
+                    "layer {i}: Conv: X has its {x} and Y its {y}: in a chain, both have channels last"
+                );
+            }
+            shape = geometry.output_shape();
+            activations.push(activation);
+            geometries.push(geometry);
+        }
+        let Some(end) = geometries.len().checked_sub(1) else {
+            bail!(InvalidInput, "a chain has no layers; it must have at least one");
+        };
+        let (machine, threads, limit) = self.limits_of_chain()?;
+        let mut several = (0..=end).filter(|i| !geometries[*i].axes[0].is_unit());
+        let middle = several.next().unwrap_or(end);
+        if let Some(other) = several.next() {
+            bail!(
+                InvalidShape,
+                "layer {other}: Conv: spatial axis 0: its kernel, stride or pads read several rows, and so do those of \
+                 layer {middle}: in a chain, one layer at most may"
+            );
+        }
+        let most = most_rows::<T>(machine, &geometries, middle);
+        let strips: Vec<_> = match geometries[end].output_len() {
+            0 => Vec::new(),
+            _ => strips(&geometries[middle].axes[0], most).collect(),
+        };
+        let layers = geometries.into_iter().map(|geometry| StripLayer { geometry, plans: Vec::new() }).collect();
+        let mut chain = Chain {
+            layers,
+            middle,
+            strips,
+            threads,
+            scratch: Ledger::default(),
+            pieces: StripPieces::book(&mut Ledger::default(), 0, 0, 0),
+        };
+        chain.add_plans(self, &activations)?;
+        chain.book();
+        let bytes = chain.workspace_bytes();
+        if bytes > limit {
+            bail!(Workspace, "a chain needs {bytes} bytes of workspace, the limit is {limit}");
+        }
+        Ok(chain)
+    }
+}
+
+fn of_layer(i: usize, error: &Error) -> Error {
+    Error::new(error.kind(), format!("layer {i}: {error}"))
+}
+
+/// Elements of a row of X and of Y.
+pub(super) fn row_lens(geometry: &Geometry) -> [usize; 2] {
+    let len = |channels: usize, of: fn(&Axis) -> usize| {
+        geometry.axes[1..].iter().fold(channels, |len, axis| len.saturating_mul(of(axis)))
+    };
+    [len(geometry.in_channels, |axis| axis.input), len(geometry.out_channels, |axis| axis.output)]
+}
+
+/// Rows of Y of a strip, at most: those whose rows of all tensors between layers stay in the L2 cache.
+fn most_rows<T>(machine: &Machine, layers: &[Geometry], middle: usize) -> usize {
+    let axis = &layers[middle].axes[0];
+    // X's own rows are read several times too.
+    let [inputs, _] = row_lens(&layers[middle]);
+    // Two tensors at a time are alive before the middle layer, or behind it.
+    let before = layers[..middle.saturating_sub(1)].iter().map(|layer| row_lens(layer)[1]).max().unwrap_or(0);
+    let behind = layers[middle..layers.len() - 1].iter().map(|layer| row_lens(layer)[1]).max().unwrap_or(0);
+    let each = inputs.saturating_add(before).saturating_mul(axis.stride).saturating_add(behind);
+    let all = inputs.saturating_mul(axis.effective_kernel().saturating_sub(axis.stride));
+    let room = machine.block_l2_bytes() * STRIP_SHARE.0 / STRIP_SHARE.1 / size_of::<T>();
+    room.saturating_sub(all) / each.max(1)
+}
+
+impl<T> StripPieces<T> {
+    fn book(scratch: &mut Ledger, inputs: usize, rows: usize, workspace: usize) -> Self {
+        Self {
+            inputs: scratch.book("rows of a strip", inputs),
+            rows: [scratch.book("rows between layers", rows), scratch.book("rows between layers", rows)],
+            workspace: scratch.book("workspace of layers", workspace),
+        }
+    }
+}
+
+impl<T: Element> Chain<T> {
+    fn add_plans(&mut self, planner: &Planner, activations: &[Activation]) -> Result<(), Error> {
+        // The weights are those of a strip in the middle of X, which most strips are like.
+        let count = self.strips.len();
+        let order = (count / 2..count).chain(0..count / 2);
+        for (i, (layer, activation)) in self.layers.iter_mut().zip(activations).enumerate() {
+            let mut add = |rows: usize, pads| {
+                let is_needed = rows > 0;
+                is_needed.then(|| layer.add(planner, *activation, (rows, pads))).unwrap_or(Ok(()))
+            };
+            let mut add_all = || {
+                for Strip { outputs, inputs, pads, carried, halo } in order.clone().map(|index| &self.strips[index]) {
+                    match i.cmp(&self.middle) {
+                        core::cmp::Ordering::Less => {
+                            add(halo - carried, [0, 0])?;
+                            add(inputs.end - halo, [0, 0])?;
+                        }
+                        core::cmp::Ordering::Equal => add(inputs.len(), *pads)?,
+                        core::cmp::Ordering::Greater => add(outputs.len(), [0, 0])?,
+                    }
+                }
+                Ok(())
+            };
+            add_all().map_err(|error| of_layer(i, &error))?;
+            if layer.plans.is_empty() {
+                // Y is empty, and nothing is computed: the plan packs.
+                let axis = layer.geometry.axes[0];
+                let rows = (axis.input, [axis.pad_begin, axis.pad_end]);
+                layer.add(planner, *activation, rows).map_err(|error| of_layer(i, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn book(&mut self) {
+        let most = |of: fn(&Strip) -> usize| self.strips.iter().map(of).max().unwrap_or(0);
+        let row_len = |layer: &StripLayer<T>| row_lens(&layer.geometry)[1];
+        let of_layers = |layers: &[StripLayer<T>]| layers.iter().map(row_len).max().unwrap_or(0);
+        let inputs = match self.middle.checked_sub(1) {
+            Some(before) => most(|strip| strip.inputs.len()) * row_len(&self.layers[before]),
+            None => 0,
+        };
+        let before = of_layers(&self.layers[..self.middle.saturating_sub(1)]);
+        let behind = of_layers(&self.layers[self.middle..self.layers.len() - 1]);
+        let calls = most(|strip| (strip.halo - strip.carried).max(strip.inputs.end - strip.halo));
+        let rows = (calls * before).max(most(|strip| strip.outputs.len()) * behind);
+        let plans = self.layers.iter().flat_map(|layer| &layer.plans);
+        let workspace = plans.map(|(_, plan)| plan.workspace_bytes()).max().unwrap_or(0);
+        self.scratch = Ledger::default();
+        self.pieces = StripPieces::book(&mut self.scratch, inputs, rows, workspace.div_ceil(size_of::<Line>()));
+    }
+
+    /// The number of layers.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The plan of a layer for the rows of a strip: it [packs](Plan::pack) the layer's weights.
+    ///
+    /// # Panics
+    /// If there are not as many layers.
+    pub fn layer(&self, index: usize) -> &Plan<T> {
+        &self.layers[index].plans[0].1
+    }
+
+    /// The shape of X, `(N, C, spatial...)`.
+    #[must_use]
+    pub fn input_shape(&self) -> Vec<usize> {
+        self.layers[0].geometry.input_shape()
+    }
+
+    /// The shape of Y, `(N, M, spatial...)`.
+    #[must_use]
+    pub fn output_shape(&self) -> Vec<usize> {
+        self.last().output_shape()
+    }
+
+    /// The number of strips that an image is computed in. A single one is as layer after layer.
+    #[must_use]
+    pub fn strips(&self) -> usize {
+        self.strips.len()
+    }
+
+    /// Bytes of workspace for a run with the number of threads that the chain was planned for.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
+    }
+
+    pub(super) fn last(&self) -> &Geometry {
+        &self.layers[self.layers.len() - 1].geometry
+    }
+}
+
+impl<T: Element> fmt::Debug for Chain<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.strips.first().map_or(0, |strip| strip.outputs.len());
+        write!(
+            f,
+            "Chain({} of {} at most; scratch {}",
+            Count(self.strips.len(), "strip"),
+            Count(rows, "row"),
+            self.scratch
+        )?;
+        for layer in &self.layers {
+            let plan = &layer.plans[0].1;
+            write!(f, "; W {:?} by {} in {}", layer.geometry.weight_shape(), plan.algorithm(), plan.kernel())?;
+        }
+        f.write_str(")")
+    }
+}
