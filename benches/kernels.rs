@@ -114,8 +114,15 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     let values = vec![T::from_f64(0.5); kernel.values() * plane];
     let products = Products { values: &values, tile_step: lanes, plane, tiles: COLUMNS };
     let (width, height) = (COLUMNS * kernel.along().outputs, kernel.down().outputs);
-    let pixels =
-        Pixels { channels: lanes, channel_step: height * width, row_step: width, width, height, past_cache: false };
+    let pixels = Pixels {
+        channels: lanes,
+        channel_step: height * width,
+        row_step: width,
+        pixel_step: 1,
+        width,
+        height,
+        past_cache: false,
+    };
     let (mut y, bias, mut bad) = (vec![T::ZERO; lanes * height * width], vec![T::ZERO; lanes], [0; COLUMNS]);
     let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
     group.throughput(Throughput::BytesDecimal(size_of_val(&values[..]) as u64));

@@ -519,9 +519,10 @@ pub(crate) struct StraightArgs<'a, T> {
 /// Memory: `values + t * tile_step + xi * plane` of the products is readable for a vector, for each of the
 /// tiles t and each xi below the number of a tile's values. `bias` is readable for `channels <= LANES`
 /// elements. `bad` is writable for as many elements as there are tiles.
-/// `y + c * channel_step + i * row_step` is writable for `width` elements, for each c below
-/// `channels` and i below `height`; `residual` is readable at the same elements unless it is
-/// null. With `past_cache`, all vectors of Y are aligned to whole vectors.
+/// `y + c * channel_step + i * row_step + j * pixel_step` is writable for each c below `channels`, i below
+/// `height` and j below `width`; `residual` is readable at the same elements unless it is null. Either the
+/// channels or the pixels of a row are neighbours: one of their steps is 1. With `past_cache`, all whole vectors
+/// of Y are aligned.
 pub(crate) struct OutputArgs<'a, T> {
     pub(crate) products: Products<'a, T>,
     pub(crate) bad: *mut u8,
@@ -578,8 +579,8 @@ pub struct Products<'a, T> {
     pub tiles: usize,
 }
 
-/// Where the pixels of a row of tiles go: row i of channel c is at
-/// `c * channel_step + i * row_step`.
+/// Where the pixels of a row of tiles go: pixel j of row i of channel c is at `c * channel_step + i * row_step + j *
+/// pixel_step`.
 #[derive(Debug, Clone, Copy)]
 pub struct Pixels {
     /// Number of channels, at most a vector of them.
@@ -588,6 +589,8 @@ pub struct Pixels {
     pub channel_step: usize,
     /// Elements from one row to the next.
     pub row_step: usize,
+    /// Elements from one pixel of a row to the next. It is 1, or the channels are neighbours.
+    pub pixel_step: usize,
     /// Pixels of a row, at most as many as the tiles have.
     pub width: usize,
     /// Number of rows, at most as many as a tile has.
@@ -663,7 +666,7 @@ impl<T: Real> WinogradKernel<T> {
     /// sums that may not have been finite.
     ///
     /// # Panics
-    /// If a slice is too short.
+    /// If a slice is too short, or neither channels nor pixels are neighbours.
     pub fn output(
         &self,
         products: &Products<'_, T>,
@@ -673,7 +676,7 @@ impl<T: Real> WinogradKernel<T> {
         bad: &mut [u8],
     ) -> bool {
         let Products { values, tile_step, plane, tiles } = *products;
-        let Pixels { channels, channel_step, row_step, width, height, past_cache } = *pixels;
+        let Pixels { channels, channel_step, row_step, pixel_step, width, height, past_cache } = *pixels;
         if tiles == 0 || channels == 0 || width == 0 || height == 0 {
             return true;
         }
@@ -684,12 +687,16 @@ impl<T: Real> WinogradKernel<T> {
         assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
-        let written = end(channels, channel_step, end(height, row_step, width));
+        assert!(pixel_step == 1 || channel_step == 1, "neither channels nor pixels are neighbours");
+        let written = end(channels, channel_step, end(height, row_step, end(width, pixel_step, 1)));
         let epilogue = epilogue.checked(y, written, channels);
         let vector = self.lanes * size_of::<T>();
-        let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
+        // Whole vectors begin at a multiple of the lanes in a row of pixels, or at a pixel.
+        let is_whole = pixel_step != 1 || self.lanes.is_multiple_of(self.along.outputs);
+        let step = if pixel_step == 1 { channel_step } else { pixel_step };
+        let is_aligned = is_whole
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
-            && channel_step.is_multiple_of(self.lanes)
+            && step.is_multiple_of(self.lanes)
             && row_step.is_multiple_of(self.lanes);
         let pixels = Pixels { past_cache: past_cache && is_aligned, ..*pixels };
         let args = OutputArgs { products: *products, bad: bad.as_mut_ptr(), pixels, y: y.as_mut_ptr(), epilogue };

@@ -133,6 +133,10 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         matches!(self.io.residual, Addend::Output)
     }
 
+    pub(crate) fn has_no_residual(&self) -> bool {
+        matches!(self.io.residual, Addend::None)
+    }
+
     /// Applies the activation after the clamp, if any, to what a call has just stored in Y.
     #[inline(always)]
     pub(crate) fn activate_stored(&self, stores: impl IntoIterator<Item = Stores>) {

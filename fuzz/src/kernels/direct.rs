@@ -302,15 +302,21 @@ pub(super) fn winograd<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
     let products = Products { values: &values, tile_step, plane, tiles };
     let (channels, height) = (size(u, kernel.lanes())?, size(u, kernel.down().outputs)?);
     let width = size(u, tiles.saturating_mul(kernel.along().outputs))?;
-    let row_step = width.saturating_add(size(u, 2)?).max(1);
-    let channel_step = row_step.saturating_mul(height);
-    let pixels = Pixels { channels, channel_step, row_step, width, height, past_cache: u.arbitrary()? };
+    // Channels or pixels of a row are neighbours.
+    let is_last: bool = u.arbitrary()?;
+    let pixel_step = if is_last { channels.saturating_add(size(u, 2)?).max(2) } else { 1 };
+    let row_step = width.saturating_add(size(u, 2)?).max(1).saturating_mul(pixel_step);
+    let channel_step = if is_last { 1 } else { row_step.saturating_mul(height) };
+    let pixels = Pixels { channels, channel_step, row_step, pixel_step, width, height, past_cache: u.arbitrary()? };
     let mut bad = vec![0; if u.ratio(3, 4)? { tiles.min(1 << 16) } else { u.int_in_range(0..=9)? }];
-    let len = end(channels, channel_step, end(height, row_step, width));
+    let len = end(channels, channel_step, end(height, row_step, end(width, pixel_step, 1)));
     stored(
         u,
         (channels, len),
-        |at| at % row_step < width,
+        |at| match is_last {
+            true => at % row_step / pixel_step < width && at % pixel_step < channels,
+            false => at % row_step < width,
+        },
         |y, epilogue| {
             kernel.output(&products, &pixels, y, epilogue, &mut bad);
         },

@@ -681,6 +681,13 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
             let width = to.width - first * MH;
             let width = if width < count * MH { width } else { count * MH };
             let rows = if to.height < MV { to.height } else { MV };
+            if to.pixel_step != 1 {
+                for i in 0..rows {
+                    let at = i * to.row_step + first * MH * to.pixel_step;
+                    put_pixels::<V>(pixels.as_ptr().add(i * 16), args, at, width);
+                }
+                continue;
+            }
             for i in 0..rows {
                 // One round, unless tiles are wider than a vector.
                 for start in (0..width).step_by(V::LANES) {
@@ -744,6 +751,30 @@ unsafe fn take_back<V: Simd, const NV: usize, const NH: usize, const MV: usize, 
 #[inline(always)]
 fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -> [V; M] {
     if N == 1 { [d[0]; M] } else { inverse(d) }
+}
+
+/// Adds the residual to a row of pixels whose channels are neighbours, clamps them and stores them to Y.
+///
+/// # Safety
+/// CPU: the ISA. Memory: as [`OutputArgs`] states. `pixels` has `width` vectors.
+#[inline(always)]
+unsafe fn put_pixels<V: Simd>(pixels: *const V, args: &OutputArgs<'_, V::Elem>, at: usize, width: usize) {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let (lo, hi, to) = (V::splat(args.epilogue.lo), V::splat(args.epilogue.hi), &args.pixels);
+        let is_plain = args.epilogue.residual.is_null() && to.channels == V::LANES;
+        let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, at);
+        for j in 0..width {
+            let (sums, y) = (*pixels.add(j), args.y.add(at + j * to.pixel_step));
+            if is_plain && to.past_cache {
+                sums.clamp(lo, hi).store_past_cache(y);
+            } else if is_plain {
+                sums.clamp(lo, hi).store(y);
+            } else {
+                finish.store_first(sums, j * to.pixel_step, to.channels);
+            }
+        }
+    }
 }
 
 /// Adds the residual to one row of pixels of each channel, clamps it and stores it to Y.

@@ -59,6 +59,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         taps,
         filters: geometry.out_channels_per_group(),
         stores: if geometry.y_layout == Layout::ChannelsLast { PixelStores::Pixels } else { PixelStores::Rows },
+        past_cache: false,
         roles: AxisRoles::new(three(&axes)?)?,
         transposes: geometry.x_layout == Layout::ChannelsLast,
     })
@@ -72,12 +73,10 @@ pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorVi
     // Some CPUs write a line to memory several times if a store past the caches has a part of it.
     let is_whole_line = lanes::<T::Acc>(request.isa()) * size_of::<T>() == size_of::<Line>();
     // Activations other than clamps read what was stored.
-    let is_left = is_large && is_whole_line && Finish::new(request).is_clamp();
-    let mut view = view(geometry)?;
-    if is_left && view.stores == PixelStores::Rows {
-        view.stores = PixelStores::RowsPastCache;
-    }
-    // A pixel of a vector of filters, and once more where it is finished before it is rounded.
+    let past_cache = is_large && is_whole_line && Finish::new(request).is_clamp();
+    let view = WinogradView { past_cache, ..view(geometry)? };
+    // A pixel of a vector of filters, and once more where it is finished before it is rounded: where kernels cannot
+    // store into Y.
     let staged = if view.stores == PixelStores::Pixels { 1 + usize::from(!T::DIRECT) } else { 0 };
     Ok((view, staged * lanes::<T::Acc>(request.isa()), Box::new(WinogradConv)))
 }
@@ -130,27 +129,35 @@ impl<T: Element> TileOperator<T> for WinogradConv {
         row: &TileRow<'_, T::Acc>,
         scratch: RowScratch<'_, T::Acc>,
     ) -> bool {
-        let (geometry, sub) = (&core.geometry, &row.sub);
-        let AxisRoles { depth, down, along } = &core.view.roles;
+        let (sub, AxisRoles { down, along, .. }) = (&row.sub, &core.view.roles);
         let channel = row.group * core.view.filters + row.filters.start;
         let count = row.filters.len();
         let bias = &io.bias[channel..channel + count];
         let store = core.finish.store(io);
-        if core.view.stores == PixelStores::Pixels {
-            return store_pixels(core, &store, row, scratch);
-        }
-        let plane = (sub.image * geometry.out_channels + channel) * depth.output + row.slice;
-        let at = (plane * down.output + sub.down.place(row.y)) * along.output + sub.along.place(row.x);
-        let (channel_step, row_step) = (geometry.output_spatial(), sub.down.step * along.output);
-        let stores = [Stores::row(at, row.width).times(count, channel_step).times(row.height, row_step)];
-        let pixels = row.pixels(channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
-        if sub.along.step == 1
+        let strides = &io.strides.y;
+        let first = (row.slice * down.output + sub.down.place(row.y)) * along.output + sub.along.place(row.x);
+        let at = strides.at(sub.image, channel, first);
+        let (row_step, pixel_step) =
+            (sub.down.step * along.output * strides.position, sub.along.step * strides.position);
+        let channel_step = strides.channel;
+        let rows = match core.view.stores {
+            PixelStores::Pixels => Stores::row(at, count).times(row.width, pixel_step),
+            _ => Stores::row(at, row.width).times(count, channel_step),
+        };
+        let stores = [rows.times(row.height, row_step)];
+        let pixels = row.pixels((channel_step, row_step, pixel_step), core.view.past_cache);
+        // A residual whose pixels are further apart is not at the same places as Y.
+        if (pixel_step == 1 || channel_step == 1)
             && !store.is_residual_in_y()
+            && (store.has_no_residual() || io.strides.residual == *strides)
             && let Some(is_good) = store.direct(at, bias, stores, |mut y, epilogue| {
                 core.blocking.scheme.kernel.output(&row.products, &pixels, &mut y, &epilogue, &mut *scratch.marks)
             })
         {
             return is_good;
+        }
+        if core.view.stores == PixelStores::Pixels {
+            return store_pixels(core, &store, row, scratch);
         }
         let is_good = core.store_rows(row, &store.staging(bias), &mut *scratch.rows, scratch.marks);
         let pitch = core.row_at(0, 1);

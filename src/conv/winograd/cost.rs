@@ -241,16 +241,11 @@ impl<'a, T: Real> CostModel<'a, T> {
         let Self { view, scheme, .. } = self;
         let kernel = scheme.kernel;
         let ragged = if is_ragged(kernel) { prices::RAGGED_OUTPUT } else { 1.0 };
-        let outputs = scheme.outputs().iter().product();
-        let (interleaved, pixels) = match view.stores {
-            PixelStores::Interleaved => (outputs, 0),
-            PixelStores::Pixels => (0, outputs),
-            PixelStores::Rows | PixelStores::RowsPastCache => (0, 0),
-        };
+        let outputs = scheme.outputs().iter().product::<usize>();
+        let interleaved = if view.stores == PixelStores::Interleaved { outputs } else { 0 };
         let of_tile = kernel.values() as f64 * self.wide_transform() * ragged + interleaved as f64;
         let of_vector = Item::TRANSFORM_CALLS.times((size.images * size.rows) as f64)
-            + Item::OUTPUT_TRANSFORMS.times(size.tiles() as f64 * of_tile)
-            + Item::SPREAD_VECTORS.times((size.tiles() * pixels) as f64);
+            + Item::OUTPUT_TRANSFORMS.times(size.tiles() as f64 * of_tile);
         of_vector * (self.panels.padded(view.filters) as f64 / kernel.lanes() as f64)
     }
 

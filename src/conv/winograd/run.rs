@@ -73,10 +73,14 @@ pub(super) struct TileRow<'a, T: Real> {
 }
 
 impl<T: Real> TileRow<'_, T> {
-    /// Where its pixels go, with channels and rows at these distances.
-    pub(super) fn pixels(&self, channel_step: usize, row_step: usize, past_cache: bool) -> Pixels {
+    /// Where its pixels go, with channels, rows and pixels of a row at these distances.
+    pub(super) fn pixels(
+        &self,
+        (channel_step, row_step, pixel_step): (usize, usize, usize),
+        past_cache: bool,
+    ) -> Pixels {
         let Self { height, width, .. } = *self;
-        Pixels { channels: self.filters.len(), channel_step, row_step, width, height, past_cache }
+        Pixels { channels: self.filters.len(), channel_step, row_step, pixel_step, width, height, past_cache }
     }
 }
 
@@ -387,7 +391,7 @@ impl<T: Element> Winograd<T> {
         rows: &mut [T::Acc],
         marks: &mut [u8],
     ) -> bool {
-        let pixels = row.pixels(self.row_at(1, 0), self.row_at(0, 1), false);
+        let pixels = row.pixels((self.row_at(1, 0), self.row_at(0, 1), 1), false);
         self.blocking.scheme.kernel.output(&row.products, &pixels, &mut Dest::from_slice(rows), epilogue, marks)
     }
 
