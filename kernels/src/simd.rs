@@ -67,6 +67,25 @@ pub(crate) trait Simd: Copy {
     /// loops are unrolled.
     fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
+    /// The words of 32 bits that `words` lists, an index into the vector's own words for each of them. Words of an
+    /// element follow one another.
+    ///
+    /// # Safety
+    /// Memory: `words` is readable for as many as a vector has. Each is an index below their number.
+    #[inline(always)]
+    unsafe fn permute(self, words: *const u32) -> Self {
+        let of_element = size_of::<Self::Elem>() / size_of::<u32>();
+        let (mut from, mut to) = ([Self::Elem::ZERO; 32], [Self::Elem::ZERO; 32]);
+        // SAFETY: no vector has more lanes than the arrays. The caller promises the words.
+        unsafe {
+            self.store(from.as_mut_ptr());
+            for (lane, to) in to.iter_mut().enumerate().take(Self::LANES) {
+                *to = from[*words.add(lane * of_element) as usize / of_element];
+            }
+            Self::load(to.as_ptr())
+        }
+    }
+
     /// Prefetches the cache line at `p` into the L2 cache, or does nothing if the ISA cannot. Any
     /// address is allowed.
     #[inline(always)]

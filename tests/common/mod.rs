@@ -106,7 +106,9 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
     let is_interleaved = algorithm != named("winograd")
         || geometry.op == Op::Conv
         || geometry.axes.last().is_some_and(|axis| 4_usize.is_multiple_of(axis.stride));
-    is_interleaved && algorithm.accepts(geometry).is_ok()
+    // Groups of several channels are parts of vectors.
+    let is_part = algorithm != named("pixel-depthwise") || geometry.in_channels_per_group() <= 4;
+    is_interleaved && is_part && algorithm.accepts(geometry).is_ok()
 }
 
 /// Random layers for each algorithm, ISA and element type, unless the environment variable

@@ -61,6 +61,44 @@ fn hard_layers_agree_with_channels_last() {
     for_each_type!(check());
 }
 
+/// Groups of several channels that are parts of a vector, also at the end of the channels.
+#[test]
+fn groups_of_few_channels_agree() {
+    fn check<T: Scalar>() {
+        let mut taken = 0;
+        for (group, groups) in [(2, 1), (2, 9), (4, 3), (4, 8), (8, 2), (8, 35)] {
+            let channels = group * groups;
+            let conv = Conv::new([channels, group, 3, 3]).group(groups as i64);
+            let transposed = ConvTranspose::new([channels, group, 4, 3]).group(groups as i64);
+            for layer in [
+                Layer::new(conv.clone().pads([1, 1, 1, 1]), [2, channels, 7, 9]),
+                Layer::new(conv.clone().strides([2, 2]).pads([0, 1, 1, 1]), [1, channels, 8, 15]),
+                Layer::new(conv.dilations([2, 1]), [1, channels, 6, 20]),
+                Layer::new(transposed.strides([2, 1]).pads([1, 1, 0, 1]), [1, channels, 4, 5]),
+            ] {
+                for layouts in [[ChannelsLast; 2], [ChannelsFirst, ChannelsLast], [ChannelsLast, ChannelsFirst]] {
+                    let layer = layer.clone().with_layouts(layouts);
+                    let geometry = layer.geometry();
+                    let operands = Operands::<T>::uniform(&geometry, 3).with_bias(&geometry).with_residual(&geometry);
+                    let oracle = Oracle::new(&geometry, &operands);
+                    for isa in isas() {
+                        let planner = Planner::new().isa(isa).algorithm(named("pixel-depthwise"));
+                        let planner = planner.activation(Activation::Relu);
+                        // Groups of 8 are too large for vectors of 4 lanes.
+                        let Ok(plan) = planner.plan::<T>(layer.operator.clone(), &layer.x_shape) else { continue };
+                        let _context = Context(|| format!("{isa}, {}: {layer}", T::DTYPE));
+                        let y = operands.run_both_ways(&plan);
+                        assert_eq!(oracle.check(named("pixel-depthwise"), Activation::Relu, &y), Ok(()), "{plan:?}");
+                        taken += 1;
+                    }
+                }
+            }
+        }
+        assert!(taken > 0, "no kernel takes such groups");
+    }
+    for_each_type!(check());
+}
+
 /// X, residual and Y are channels of wider tensors. What lies between their pixels is not touched.
 #[test]
 fn pixels_of_wider_tensors_are_read_and_written_in_place() {

@@ -234,7 +234,7 @@ impl<T: Real> DepthwisePixels<T> {
         let x = PixelInput { x, zeros: &[], channels, taps };
         let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
         let epilogue = PixelEpilogue { bias, residual: Residual::NONE, residual_ld: 0, activation };
-        kernel.run(&x, w, &mut Dest::from_slice(y), channels, &epilogue);
+        kernel.run(&x, (w, 1), &mut Dest::from_slice(y), channels, &epilogue);
     }
 }
 

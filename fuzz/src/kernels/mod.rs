@@ -219,10 +219,11 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     if u.ratio(1, 3)? {
         let kernel = u.choose(pixel_depthwise_kernels::<T>(isa))?;
         let (table, channels) = (PixelTable::new(u, kernel.mr())?, u.int_in_range(0..=2 * kernel.nr() + 1)?);
-        let (x, zeros, w) = (near(u, 200 + channels)?, near(u, channels)?, near(u, 6 * channels)?);
+        let group = *u.choose(&[1, 1, 2, 4, 8, 3])?;
+        let (x, zeros, w) = (near(u, 200 + channels)?, near(u, channels)?, near(u, 6 * group * channels)?);
         let x = PixelInput { x: &x, zeros: &zeros, channels, taps: table.taps(kernel.mr()) };
         let size = (table.pixels(kernel.mr()), channels);
-        return stored_pixels(u, isa, size, |y, ld, epilogue| kernel.run(&x, &w, y, ld, epilogue));
+        return stored_pixels(u, isa, size, |y, ld, epilogue| kernel.run(&x, (&w, group), y, ld, epilogue));
     }
     let kernel = u.choose(pixel_kernels::<T>(isa))?;
     let (mr, nr) = (kernel.mr(), kernel.nr());

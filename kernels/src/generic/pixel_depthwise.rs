@@ -3,6 +3,9 @@
 //! MR pixels of NRV vectors of channels stay in registers over all taps. A tap loads its weights once, and
 //! takes one multiply-add for each pixel and vector, with X from memory. A table says where pixels begin, as
 //! for the GEMM kernel.
+//!
+//! A group of several channels is a part of a vector. Then a vector of X stays in a register, and each of the group's
+//! channels in turn is spread over the group's lanes.
 
 use crate::Real;
 use crate::activation::{ActivateArgs, Activation};
@@ -24,6 +27,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
         for number in 0..repeats * tiles {
             let tile = (number / tiles, number % tiles);
             match shared {
+                _ if const { fits_groups::<V>(MR) } && args.group > 1 => groups::<V, MR>(args, tile),
                 1 => taps::<V, MR, NRV>(args, tile),
                 3 => rows_of_taps::<V, MR, 3>(args, tile, shared),
                 5 => rows_of_taps::<V, MR, 5>(args, tile, shared),
@@ -45,6 +49,66 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
                 });
             }
         }
+    }
+}
+
+/// Whether a tile of `mr` sums fits the registers beside as many vectors of X, weights, a permutation and its result.
+pub(crate) const fn fits_groups<V: Simd>(mr: usize) -> bool {
+    (2 * mr + 3) * V::REGISTERS <= V::REGISTER_FILE
+}
+
+/// A tile of groups of several channels, tap by tap.
+///
+/// # Safety
+/// As [`pixels`]. The tile is one of `args`.
+#[inline(always)]
+unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: (usize, usize)) {
+    let (channels, mut c) = (args.store.channels, 0);
+    // SAFETY: the caller's promise. No block has more than the remaining channels.
+    unsafe {
+        while c < channels {
+            match channels - c {
+                rest if rest >= V::LANES => block_of_groups::<V, MR, true>(args, tile, c, rest),
+                rest => block_of_groups::<V, MR, false>(args, tile, c, rest),
+            }
+            c += V::LANES;
+        }
+    }
+}
+
+/// The channels of [`groups`] from `c` on: a vector, of which there are all if the block is `WHOLE`, and the first `n`
+/// otherwise.
+///
+/// # Safety
+/// As [`groups`]. The channels are among those of `args`.
+#[inline(always)]
+unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    (repeat, tile): (usize, usize),
+    c: usize,
+    n: usize,
+) {
+    let words = V::LANES * (size_of::<V::Elem>() / size_of::<u32>());
+    // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
+    unsafe {
+        let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
+        let places = BlockPlaces::new(args, repeat, c);
+        let mut entries = args.entries.add(tile * args.step);
+        for _ in 0..args.taps {
+            let mut x = [V::splat(V::Elem::ZERO); MR];
+            for i in 0..MR {
+                x[i] = row::<V, 1, WHOLE>(places.at(*entries.add(1 + i)), n)[0];
+            }
+            let first = *entries as usize * args.group;
+            for k in 0..args.group {
+                let w = row::<V, 1, WHOLE>(args.w.wrapping_add((first + k) * args.store.channels + c), n)[0];
+                for i in 0..MR {
+                    acc[i][0] = x[i].permute(args.spread.add(k * words)).mul_add(w, acc[i][0]);
+                }
+            }
+            entries = entries.add(1 + MR);
+        }
+        finish::<V, MR, 1, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
     }
 }
 

@@ -1,12 +1,13 @@
-//! Depthwise layers with vectors along channels: with m output channels a group, channel c of Y reads channel
-//! c / m of X.
+//! Layers of groups with few channels, such as depthwise ones, with vectors along channels. With one channel of X and m
+//! of Y a group, channel c of Y reads channel c / m of X. Groups with several channels of X have as many of Y, and are
+//! parts of a vector.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::pixel_depthwise_kernels;
-use convoke_kernels::{DepthwisePixelKernel, Isa, PixelInput, Real};
+use convoke_kernels::{DepthwisePixelKernel, Isa, MOST_GROUP, PixelInput, Real};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
 use super::tiling::{PixelTiling, TileNeeds};
@@ -29,11 +30,15 @@ const MOST_CHANNELS: usize = 128;
 /// The kernels, by pixels.
 type DepthwiseHeights<A> = &'static [DepthwisePixelKernel<A>];
 
-/// Whether each group has one channel of X.
+/// Whether each group has one channel of X, or a few of X and of Y.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    match geometry.in_channels_per_group() {
-        1 => Ok(()),
-        channels => Err(alloc::format!("{channels} input channels a group, must be 1")),
+    match (geometry.in_channels_per_group(), geometry.out_channels_per_group()) {
+        (1, _) => Ok(()),
+        (c, m) if c == m && c.is_power_of_two() && c <= MOST_GROUP => Ok(()),
+        (c, m) => Err(alloc::format!(
+            "{c} input and {m} output channels a group, must be 1 input channel, or as many of both: a power of 2 up to \
+             {MOST_GROUP}"
+        )),
     }
 }
 
@@ -41,7 +46,9 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 /// channels: to look up a pixel takes as long as some products.
 fn largest<A: Real>(kernels: DepthwiseHeights<A>, geometry: &Geometry) -> Option<&'static DepthwisePixelKernel<A>> {
     let is_shared = |axis: &Axis| axis.kernel > 1 && axis.dilation == axis.stride;
+    let group = geometry.in_channels_per_group();
     match geometry.op == Op::Conv && geometry.axes.last().is_some_and(is_shared) {
+        _ if group > 1 => kernels.iter().rfind(|kernel| kernel.takes_groups(group)),
         true => kernels.last(),
         false => kernels.iter().rfind(|kernel| kernel.nr() == kernels[0].nr()),
     }
@@ -58,7 +65,7 @@ struct DepthwiseBlocking {
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let kernels = pixel_depthwise_kernels::<T::Acc>(request.isa());
-    let kernel = largest(kernels, request.geometry).ok_or_else(|| String::from("no kernel for this tile"))?;
+    let kernel = largest(kernels, request.geometry).ok_or_else(|| String::from("no kernel for these groups"))?;
     let blocking = DepthwiseBlocking::new(request, kernel.mr(), most_bytes)?;
     let layout = WeightLayout::ChannelBlocks { channels: blocking.channels.size() };
     if let Some(packed) = request.layout.filter(|packed| **packed != layout) {
@@ -96,8 +103,9 @@ impl DepthwiseBlocking {
     fn new<T: Element>(request: &Request<'_, T>, pixels: usize, most_bytes: usize) -> Result<Self, String> {
         let Request { geometry, machine, threads, .. } = *request;
         // Blocks of whole groups.
-        let repeats = geometry.out_channels_per_group();
-        let channels = Blocks::new(geometry.group, (MOST_CHANNELS / repeats).max(1)).times(repeats);
+        let (c, m) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let repeats = if c == 1 { m } else { 1 };
+        let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).times(m);
         let parts = channels.count();
         let needs =
             TileNeeds { pixels, shares_pixels: true, channels: channels.size(), repeats, parts, is_joined: false };
@@ -129,8 +137,10 @@ impl DepthwiseBlocking {
         let channels = self.channels.size();
         let lanes = kernels[0].lanes();
         let vectors = channels.div_ceil(lanes);
+        // Each channel of a group is spread over its lanes, which takes as long as a load.
+        let group = self.tiling.geometry.in_channels_per_group() as f64;
         let of_tile = |phase: &super::tiling::TiledPhase, pixels: usize| {
-            let taps = phase.phase.taps() as f64;
+            let taps = phase.phase.taps() as f64 * group;
             let (sums, of_block) = ((pixels * vectors) as f64, kernels[0].nr() / lanes);
             // Each product loads X, and each tap its weights.
             let loads = taps * (sums + vectors as f64);
@@ -165,8 +175,10 @@ impl<T: Element> DepthwisePixels<T> {
         store: &OutputStore<'_, '_, T>,
         (finished, rows): (&mut [T::Acc], &mut [T::Acc]),
     ) {
-        let (taps, len) = (self.blocking.tiling.geometry.kernel_volume(), channels.len());
-        let w = &store.io.weights[channels.start * taps..channels.end * taps];
+        let (geometry, len) = (&self.blocking.tiling.geometry, channels.len());
+        let group = geometry.in_channels_per_group();
+        let taps = geometry.kernel_volume() * group;
+        let w = (&store.io.weights[channels.start * taps..channels.end * taps], group);
         let x = x.get(tiles.offset..).unwrap_or(&[]);
         let x = PixelInput { x, zeros: chunk.zeros, channels: len, taps: tiles.taps };
         let (kernel, place) = (&self.kernels[tiles.pixels - 1], PixelPlace { channels, ..tiles.place.clone() });
@@ -187,12 +199,18 @@ impl<T: Element> Split for DepthwisePixels<T> {
 
 impl<T: Element> Lowering<T> for DepthwisePixels<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let taps = self.blocking.tiling.geometry.kernel_volume();
+        let geometry = &self.blocking.tiling.geometry;
+        let (taps, group) = (geometry.kernel_volume(), geometry.in_channels_per_group());
+        let len = taps * group;
         for block in self.blocking.channels.iter() {
-            let packed = &mut packed[block.start * taps..block.end * taps];
-            for (tap, packed) in packed.chunks_exact_mut(block.len()).enumerate() {
+            let packed = &mut packed[block.start * len..block.end * len];
+            for (i, packed) in packed.chunks_exact_mut(block.len()).enumerate() {
+                let (tap, c) = (i / group, i % group);
                 for (channel, packed) in block.clone().zip(packed) {
-                    *packed = w[channel * taps + tap].to_acc();
+                    // W of ConvTranspose has the channels of X outside.
+                    let (first, m) = (channel - channel % group, channel % group);
+                    let (outer, inner) = if geometry.op == Op::Conv { (m, c) } else { (c, m) };
+                    *packed = w[(first + outer) * len + inner * taps + tap].to_acc();
                 }
             }
         }

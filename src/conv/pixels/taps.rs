@@ -352,7 +352,9 @@ impl TableWriter<'_> {
         for tap in 0..taps {
             let entry = tap * (1 + pixels)..(tap + 1) * (1 + pixels);
             if entries[entry.start + 1..entry.end].iter().any(|place| *place < PixelTaps::ZEROS) {
-                entries.copy_within(entry, kept * (1 + pixels));
+                if kept < tap {
+                    entries.copy_within(entry, kept * (1 + pixels));
+                }
                 kept += 1;
             }
         }

@@ -229,7 +229,12 @@ impl<'a, T: Real> CostModel<'a, T> {
         // Phases of a stride are deinterleaved before they are split.
         let phase_rows = if view.strides[1] == 1 || view.transposes { 0.0 } else { padded };
         let transposed = if view.transposes { padded / lanes as f64 } else { 0.0 };
-        let of_channel = Item::TRANSFORM_CALLS.times(size.images as f64)
+        // Those of a dilation too, by a call for each window and a part of it for each row.
+        let down = scheme.kernel.down();
+        let rows = size.images * (size.rows * down.outputs + down.values - down.outputs);
+        let dilated = if distance(&view.roles.along) == 1 { 0.0 } else { 1.0 };
+        let of_channel = Item::TRANSFORM_CALLS.times(size.images as f64 * (1.0 + dilated))
+            + Item::KERNEL_CALLS.times(rows as f64 * dilated)
             + Item::COPIED_ELEMENTS.times(phase_rows)
             + Item::GATHERED_VECTORS.times(transposed)
             + Item::INPUT_TRANSFORMS.times((padded / lanes as f64 + vectors) * self.wide_transform());

@@ -180,6 +180,17 @@ impl Simd for F32x4 {
     vector!(f32 by ps: 4 in each of 1: 0);
 
     #[inline(always)]
+    unsafe fn permute(self, words: *const u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            // The bytes of word i are 4 * i to 4 * i + 3.
+            let bytes = vmlaq_n_u32(vdupq_n_u32(0x0302_0100), vld1q_u32(words), 0x0404_0404);
+            let x = vreinterpretq_u8_f32(self.0);
+            Self(vreinterpretq_f32_u8(vqtbl1q_u8(x, vreinterpretq_u8_u32(bytes))))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_scalars(p: *const f32, n: usize) -> float32x4_t {
         // SAFETY: the caller's promise of ISA and memory.
         unsafe { Self::load_first(p, n).0 }

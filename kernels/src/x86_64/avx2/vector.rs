@@ -135,6 +135,12 @@ macro_rules! vector {
         common!($elem by $ops);
 
         #[inline(always)]
+        unsafe fn permute(self, words: *const u32) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::permute_words(self.0, _mm256_loadu_si256(words.cast()))) }
+        }
+
+        #[inline(always)]
         unsafe fn load_first(p: *const $elem, n: usize) -> Self {
             // SAFETY: the caller's promise of ISA and memory.
             unsafe { Self($ops::maskload(p, first(words_of::<$elem>() * n))) }

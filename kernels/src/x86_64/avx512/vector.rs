@@ -107,6 +107,15 @@ macro_rules! vector {
         common!($elem by $ops);
 
         #[inline(always)]
+        unsafe fn permute(self, words: *const u32) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe {
+                let words = _mm512_loadu_si512(words.cast());
+                Self($ops::from_bits(_mm512_permutexvar_epi32(words, $ops::to_bits(self.0))))
+            }
+        }
+
+        #[inline(always)]
         unsafe fn store_first(self, p: *mut $elem, n: usize) {
             // SAFETY: the caller's promise of ISA and memory.
             unsafe { $ops::mask_storeu(p, first_lanes(n) as $ops::Mask, self.0) }
