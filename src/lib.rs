@@ -76,6 +76,7 @@ const _: () = {
     shared::<Planner>();
     shared::<Tuning>();
     shared::<Plan<f32>>();
+    shared::<Chain<f32>>();
     shared::<PackedWeights<f32>>();
     shared::<PlanCache<f32>>();
     owned::<Workspace<'static>>();

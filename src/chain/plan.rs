@@ -19,8 +19,8 @@ const STRIP_SHARE: (usize, usize) = (3, 4);
 ///
 /// The rows of a strip stay in the L2 cache from the first layer to the last. A wide tensor between two layers, such as
 /// the one inside an inverted residual block of MobileNet, is never in memory as a whole. Rows are those of the first
-/// spatial axis, of tensors with their [channels last](Layout::ChannelsLast). One of the layers may read several rows;
-/// where layers overlap, rows that two strips read are computed once.
+/// spatial axis, of tensors with their [channels last](Layout::ChannelsLast). One of the layers may read several rows.
+/// Rows that two strips read are computed once by each thread.
 ///
 /// Made by [`Planner::chain`]. [`layer`](Chain::layer) packs the weights of each layer, once. A
 /// [run](Chain::run) takes X, the weights of all layers, and Y.
@@ -85,7 +85,12 @@ impl<T: Element> StripLayer<T> {
     }
 
     /// Adds the plan of a call, if there is none. All accept the weights of the first one.
-    fn add(&mut self, planner: &Planner, activation: Activation, rows: RowsOfCall) -> Result<(), Error> {
+    fn add(
+        &mut self,
+        (planner, threads): (&Planner, usize),
+        activation: Activation,
+        rows: RowsOfCall,
+    ) -> Result<(), Error> {
         if self.plans.iter().any(|(of, _)| *of == rows) {
             return Ok(());
         }
@@ -103,7 +108,7 @@ impl<T: Element> StripLayer<T> {
         let mut shape = geometry.input_shape();
         (shape[0], shape[2]) = (1, rows.0);
         let first = self.plans.first().map(|(_, plan)| plan);
-        let plan = planner.of_chain(activation, first).plan(conv, &shape)?;
+        let plan = planner.of_chain(threads, activation, first).plan(conv, &shape)?;
         self.plans.push((rows, plan));
         Ok(())
     }
@@ -166,7 +171,7 @@ impl Planner {
             strips,
             threads,
             scratch: Ledger::default(),
-            pieces: StripPieces::book(&mut Ledger::default(), 0, 0, 0),
+            pieces: StripPieces::book(&mut Ledger::default(), 0, [0; 2], 0),
         };
         chain.add_plans(self, &activations)?;
         chain.book();
@@ -195,9 +200,11 @@ fn most_rows<T>(machine: &Machine, layers: &[Geometry], middle: usize) -> usize 
     let axis = &layers[middle].axes[0];
     // X's own rows are read several times too.
     let [inputs, _] = row_lens(&layers[middle]);
-    // Two tensors at a time are alive before the middle layer, or behind it.
-    let before = layers[..middle.saturating_sub(1)].iter().map(|layer| row_lens(layer)[1]).max().unwrap_or(0);
-    let behind = layers[middle..layers.len() - 1].iter().map(|layer| row_lens(layer)[1]).max().unwrap_or(0);
+    let between = |layers: &[Geometry]| {
+        let most = layers.iter().map(|layer| row_lens(layer)[1]).max().unwrap_or(0);
+        most.saturating_mul(layers.len().min(2))
+    };
+    let (before, behind) = (between(&layers[..middle.saturating_sub(1)]), between(&layers[middle..layers.len() - 1]));
     let each = inputs.saturating_add(before).saturating_mul(axis.stride).saturating_add(behind);
     let all = inputs.saturating_mul(axis.effective_kernel().saturating_sub(axis.stride));
     let room = machine.block_l2_bytes() * STRIP_SHARE.0 / STRIP_SHARE.1 / size_of::<T>();
@@ -205,10 +212,10 @@ fn most_rows<T>(machine: &Machine, layers: &[Geometry], middle: usize) -> usize 
 }
 
 impl<T> StripPieces<T> {
-    fn book(scratch: &mut Ledger, inputs: usize, rows: usize, workspace: usize) -> Self {
+    fn book(scratch: &mut Ledger, inputs: usize, rows: [usize; 2], workspace: usize) -> Self {
         Self {
             inputs: scratch.book("rows of a strip", inputs),
-            rows: [scratch.book("rows between layers", rows), scratch.book("rows between layers", rows)],
+            rows: rows.map(|rows| scratch.book("rows between layers", rows)),
             workspace: scratch.book("workspace of layers", workspace),
         }
     }
@@ -217,12 +224,11 @@ impl<T> StripPieces<T> {
 impl<T: Element> Chain<T> {
     fn add_plans(&mut self, planner: &Planner, activations: &[Activation]) -> Result<(), Error> {
         // The weights are those of a strip in the middle of X, which most strips are like.
-        let count = self.strips.len();
+        let (count, threads) = (self.strips.len(), if self.shares_layers() { self.threads } else { 1 });
         let order = (count / 2..count).chain(0..count / 2);
         for (i, (layer, activation)) in self.layers.iter_mut().zip(activations).enumerate() {
             let mut add = |rows: usize, pads| {
-                let is_needed = rows > 0;
-                is_needed.then(|| layer.add(planner, *activation, (rows, pads))).unwrap_or(Ok(()))
+                if rows > 0 { layer.add((planner, threads), *activation, (rows, pads)) } else { Ok(()) }
             };
             let mut add_all = || {
                 for Strip { outputs, inputs, pads, carried, halo } in order.clone().map(|index| &self.strips[index]) {
@@ -242,7 +248,7 @@ impl<T: Element> Chain<T> {
                 // Y is empty, and nothing is computed: the plan packs.
                 let axis = layer.geometry.axes[0];
                 let rows = (axis.input, [axis.pad_begin, axis.pad_end]);
-                layer.add(planner, *activation, rows).map_err(|error| of_layer(i, &error))?;
+                layer.add((planner, threads), *activation, rows).map_err(|error| of_layer(i, &error))?;
             }
         }
         Ok(())
@@ -256,10 +262,15 @@ impl<T: Element> Chain<T> {
             Some(before) => most(|strip| strip.inputs.len()) * row_len(&self.layers[before]),
             None => 0,
         };
-        let before = of_layers(&self.layers[..self.middle.saturating_sub(1)]);
-        let behind = of_layers(&self.layers[self.middle..self.layers.len() - 1]);
+        // Where layers have one tensor between them, it takes the first rows.
+        let before = &self.layers[..self.middle.saturating_sub(1)];
+        let behind = &self.layers[self.middle..self.layers.len() - 1];
         let calls = most(|strip| (strip.halo - strip.carried).max(strip.inputs.end - strip.halo));
-        let rows = (calls * before).max(most(|strip| strip.outputs.len()) * behind);
+        let outputs = most(|strip| strip.outputs.len());
+        let rows = [1, 2].map(|tensors| {
+            let of = |layers: &[StripLayer<T>]| if layers.len() < tensors { 0 } else { of_layers(layers) };
+            (calls * of(before)).max(outputs * of(behind))
+        });
         let plans = self.layers.iter().flat_map(|layer| &layer.plans);
         let workspace = plans.map(|(_, plan)| plan.workspace_bytes()).max().unwrap_or(0);
         self.scratch = Ledger::default();
@@ -272,7 +283,8 @@ impl<T: Element> Chain<T> {
         self.layers.len()
     }
 
-    /// The plan of a layer for the rows of a strip: it [packs](Plan::pack) the layer's weights.
+    /// A plan of a layer, for the rows of a strip in the middle of X. It [packs](Plan::pack) the layer's weights for all
+    /// strips.
     ///
     /// # Panics
     /// If there are not as many layers.
@@ -301,7 +313,14 @@ impl<T: Element> Chain<T> {
     /// Bytes of workspace for a run with the number of threads that the chain was planned for.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
+        // Plans for several threads count their scratch for all.
+        let threads = if self.shares_layers() { 1 } else { self.threads };
+        self.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(threads)
+    }
+
+    /// Whether the threads share each layer, because there are more of them than strips. Otherwise each has strips.
+    pub(super) fn shares_layers(&self) -> bool {
+        self.strips.len() < self.threads
     }
 
     pub(super) fn last(&self) -> &Geometry {

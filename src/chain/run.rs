@@ -102,8 +102,9 @@ impl RowsOf {
 
     /// Some rows of an image. The last pixel of a tensor may end before the next one would begin.
     fn get<'t, T>(&self, tensor: &'t [T], image: usize, rows: &core::ops::Range<usize>) -> &'t [T] {
-        let start = (image * self.rows + rows.start) * self.row;
-        &tensor[start..(start + rows.len() * self.row).min(tensor.len())]
+        // Without channels, a tensor has no elements, however far its pixels are apart.
+        let at = |row: usize| (image * self.rows + row).saturating_mul(self.row).min(tensor.len());
+        &tensor[at(rows.start)..at(rows.end)]
     }
 }
 
@@ -117,6 +118,8 @@ struct ImageRun<'a, T: Element> {
     of_x: RowsOf,
     of_residual: RowsOf,
     y_pixel: Option<usize>,
+    /// The threads of each layer.
+    threads: Threads<'a>,
 }
 
 impl<T: Element> Chain<T> {
@@ -146,6 +149,7 @@ impl<T: Element> Chain<T> {
             None => of_y,
         };
         let slots = self.slots(threads)?;
+        let of_layers = if self.shares_layers() { threads } else { Threads::Serial };
         let share_of = self.scratch.lines();
         let (has, needs) =
             (workspace.as_ref().map(|lines| size_of_val(&**lines)), slots * share_of * size_of::<Line>());
@@ -155,19 +159,20 @@ impl<T: Element> Chain<T> {
             None => own.insert(Workspace::with_bytes(needs)?).lines(),
         };
         if let Some(has) = has.filter(|has| *has < needs) {
-            bail!(Workspace, "Conv: the workspace has {has} bytes, {slots} threads need {needs}");
+            bail!(Workspace, "a chain on {slots} threads needs {needs} bytes of workspace, it has {has}");
         }
         let mut rest = y;
         for image in 0..if self.strips.is_empty() { 0 } else { of_y.images } {
-            let (of_image, behind) = split_rows(rest, of_y.rows * of_y.row);
+            let (of_image, behind) = split_rows(rest, of_y.rows.saturating_mul(of_y.row));
             rest = behind;
-            let run = ImageRun { chain: self, packed, x, residual, image, of_x, of_residual, y_pixel };
+            let run =
+                ImageRun { chain: self, packed, x, residual, image, of_x, of_residual, y_pixel, threads: of_layers };
             run.for_all(of_image, of_y.row, (threads, slots), (&mut *scratch, share_of));
         }
         Ok(())
     }
 
-    /// Threads that a run uses.
+    /// Parts that a run computes at the same time.
     fn slots(&self, threads: Threads<'_>) -> Result<usize, Error> {
         let (count, planned) = (threads.count(), self.threads);
         if count == 0 || count > planned {
@@ -177,7 +182,7 @@ impl<T: Element> Chain<T> {
                  at most {planned}"
             );
         }
-        Ok(count.min(self.strips.len()).clamp(1, MOST_PARTS))
+        Ok(if self.shares_layers() { 1 } else { count.min(MOST_PARTS) })
     }
 }
 
@@ -189,7 +194,13 @@ fn split_rows<T>(y: &mut [T], len: usize) -> (&mut [T], &mut [T]) {
 
 impl<T: Element> ImageRun<'_, T> {
     /// Computes an image in as many parts as there are slots, each some strips.
-    fn for_all(&self, y: &mut [T], row: usize, (threads, slots): (Threads<'_>, usize), scratch: (&mut [Line], usize)) {
+    fn for_all(
+        &self,
+        y: &mut [T],
+        row: usize,
+        (threads, slots): (Threads<'_>, usize),
+        (scratch, share_of): (&mut [Line], usize),
+    ) {
         let strips = &self.chain.strips;
         let mut rest = y;
         let parts: [_; MOST_PARTS] = array::from_fn(|part| {
@@ -198,11 +209,11 @@ impl<T: Element> ImageRun<'_, T> {
             }
             let of_part = &strips[share(strips.len(), slots, part)];
             let rows: usize = of_part.iter().map(|strip| strip.outputs.len()).sum();
-            let (y, behind) = split_rows(core::mem::take(&mut rest), rows * row);
+            let (y, behind) = split_rows(core::mem::take(&mut rest), rows.saturating_mul(row));
             rest = behind;
             Mutex::new(y)
         });
-        threads.for_each(slots, slots, scratch.0, scratch.1, &|part: usize, scratch: &mut [Line]| {
+        threads.for_each(slots, slots, scratch, share_of, &|part: usize, scratch: &mut [Line]| {
             let mut y = parts[part].lock();
             self.part(&strips[share(strips.len(), slots, part)], &mut y, row, scratch);
         });
@@ -214,7 +225,7 @@ impl<T: Element> ImageRun<'_, T> {
         let mut arena = Arena::new(scratch);
         let inputs = arena.get(pieces.inputs);
         let [a, b] = pieces.rows.map(|piece| arena.get(piece));
-        let mut rows = RowsBetween { rows: [a, b], workspace: arena.get(pieces.workspace) };
+        let mut rows = RowsBetween { rows: [a, b], workspace: arena.get(pieces.workspace), threads: self.threads };
         let (before, behind) = (&layers[..*middle], &layers[*middle..]);
         let len = row_lens(&layers[*middle].geometry)[0];
         let (mut first, mut rest) = (0, y);
@@ -235,7 +246,7 @@ impl<T: Element> ImageRun<'_, T> {
                     &inputs[..strip.inputs.len() * len]
                 }
             };
-            let (of_strip, next) = split_rows(core::mem::take(&mut rest), strip.outputs.len() * row);
+            let (of_strip, next) = split_rows(core::mem::take(&mut rest), strip.outputs.len().saturating_mul(row));
             rest = next;
             let residual = self.residual.map(|residual| self.of_residual.get(residual, self.image, &strip.outputs));
             let last = LastRows { y: of_strip, pixel: self.y_pixel, residual, residual_pixel: self.of_residual.pixel };
@@ -280,6 +291,7 @@ struct LastRows<'y, T> {
 struct RowsBetween<'s, T> {
     rows: [&'s mut [T]; 2],
     workspace: &'s mut [Line],
+    threads: Threads<'s>,
 }
 
 impl<T: Element> RowsBetween<'_, T> {
@@ -291,7 +303,9 @@ impl<T: Element> RowsBetween<'_, T> {
         (x, x_pixel): (&[T], Option<usize>),
         last: LastRows<'_, T>,
     ) {
-        let (Self { rows: [from, to], workspace }, end) = (self, calls.len() - 1);
+        let (Self { rows: [to, from], workspace, threads }, end) = (self, calls.len() - 1);
+        // Each call begins with the same rows: those of the last one are still near.
+        let [mut from, mut to] = [&mut **from, &mut **to];
         let LastRows { y, pixel, residual, residual_pixel } = last;
         let (mut y, mut x_len) = (Some(y), 0);
         for (i, ((layer, rows), packed)) in calls.zip(packed).enumerate() {
@@ -305,9 +319,9 @@ impl<T: Element> RowsBetween<'_, T> {
                 }
                 None => Run::new(x, packed, &mut to[..len]),
             };
-            let done = plan.run(run.x_pixel_stride(x_pixel).scratch(workspace));
+            let done = plan.run(run.x_pixel_stride(x_pixel).scratch(workspace).threads(*threads));
             done.expect("lengths and weights were checked");
-            core::mem::swap(from, to);
+            core::mem::swap(&mut from, &mut to);
             x_len = len;
         }
     }

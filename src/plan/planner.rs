@@ -306,10 +306,10 @@ impl Planner {
         Ok((self.checked_machine("Conv")?, self.threads, self.workspace_limit))
     }
 
-    /// For a layer of a chain, on one thread. The plan accepts the weights of another one, if there is one.
-    pub(crate) fn of_chain<T: Element>(&self, activation: Activation, like: Option<&Plan<T>>) -> Self {
+    /// For a layer of a chain, on some threads. The plan accepts the weights of another one, if there is one.
+    pub(crate) fn of_chain<T: Element>(&self, threads: usize, activation: Activation, like: Option<&Plan<T>>) -> Self {
         let packed = like.map(Plan::formats);
-        Self { activation, packed, threads: 1, workspace_limit: usize::MAX, ..self.clone() }
+        Self { activation, packed, threads, workspace_limit: usize::MAX, ..self.clone() }
     }
 
     fn check_threads(&self, name: &str) -> Result<(), Error> {

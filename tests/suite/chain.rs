@@ -3,7 +3,8 @@
 use crate::common::isas;
 use crate::common::operands::bits;
 use convoke::{
-    Activation, Chain, ChainRun, Conv, Error, ErrorKind, Isa, Layout, Machine, PackedWeights, Planner, Run, Workspace,
+    Accuracy, Activation, Chain, ChainRun, Conv, Error, ErrorKind, Isa, Layout, Machine, PackedWeights, Planner, Run,
+    Workspace,
 };
 use convoke_tools::data::{Random, Scalar};
 use convoke_tools::named;
@@ -106,7 +107,9 @@ fn random_chains_agree_with_layer_after_layer() {
         for case in 0..60 {
             let layers = Layers::<T>::random(&mut random, 1 + case % 3);
             for isa in isas() {
+                // Direct sums of integers are exact.
                 let planner = Planner::new().machine(machine(isa, 1 << (12 + random.below(4)))).threads(3);
+                let planner = planner.accuracy(Accuracy::Strict);
                 let chain = match planner.chain::<T>(layers.convs.clone(), &layers.x_shape) {
                     Ok(chain) => chain,
                     // The kernel is larger than the padded X.
@@ -124,7 +127,7 @@ fn random_chains_agree_with_layer_after_layer() {
 
                 let mut y = vec![T::from_f64(f64::NAN); expected.len()];
                 chain.run(ChainRun::new(&x, &packed, &mut y).residual(residual).workspace(&mut workspace)).unwrap();
-                assert_eq!(bits(&y), bits(&expected), "{chain:?}");
+                assert!(bits(&y) == bits(&expected), "{chain:?}");
 
                 // Channels of wider tensors.
                 let (c, m) = (layers.x_shape[1], y_shape[1]);
@@ -134,7 +137,7 @@ fn random_chains_agree_with_layer_after_layer() {
                 let run = ChainRun::new(&wide_x, &packed, &mut y).residual(wide_residual.as_deref());
                 let run = run.x_pixel_stride(c + 3).residual_pixel_stride(m + 1).y_pixel_stride(m + 5);
                 chain.run(run.workspace(&mut workspace)).unwrap();
-                assert_eq!(bits(&y), bits(&widen(&expected, (m, m + 5), 77.0)), "{chain:?}");
+                assert!(bits(&y) == bits(&widen(&expected, (m, m + 5), 77.0)), "{chain:?}");
             }
         }
         assert!(strips > 4, "there are few strips");
@@ -159,10 +162,12 @@ fn a_chain_gives_the_same_bits_on_any_number_of_threads() {
     use convoke::Threads;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
     let threads = Threads::Pool(&pool);
-    for (isa, stride) in isas().flat_map(|isa| [(isa, 1), (isa, 2)]) {
-        let planner = Planner::new().machine(machine(isa, 16 << 10)).threads(5);
+    // With many strips each thread has some; with few, threads share each layer.
+    let cases = |isa| [(isa, 1, 16 << 10), (isa, 2, 16 << 10), (isa, 1, 128 << 10)];
+    for (isa, stride, l2_bytes) in isas().flat_map(cases) {
+        let planner = Planner::new().machine(machine(isa, l2_bytes)).threads(5);
         let chain = planner.chain::<f32>(block(12, 40, stride), &[2, 12, 23, 17]).unwrap();
-        assert!(chain.strips() > 5, "{chain:?}");
+        assert_eq!(chain.strips() > 5, l2_bytes == 16 << 10, "{chain:?}");
         let mut random = Random::new(5);
         let mut tensor = |len: usize| (0..len).map(|_| random.uniform() as f32).collect::<Vec<_>>();
         let w = [tensor(40 * 12), tensor(40 * 9), tensor(12 * 40)];
@@ -209,6 +214,18 @@ fn a_chain_without_elements_runs() {
     assert_eq!(y, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
 }
 
+/// Where X has no channels, its pixels may be any distance apart.
+#[test]
+fn an_x_without_channels_in_a_chain_may_have_any_pixel_stride() {
+    let chain = Planner::new().chain::<f32>([(last(Conv::new([2, 0, 1])), Activation::None)], &[2, 0, 3]).unwrap();
+    let packed = [chain.layer(0).pack(&[], Some(&[1.0, 2.0])).unwrap()];
+    for stride in [3, usize::MAX / 8] {
+        let mut y = [0.0; 12];
+        chain.run(ChainRun::new(&[], &packed, &mut y).x_pixel_stride(stride)).unwrap();
+        assert_eq!(y, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    }
+}
+
 #[test]
 fn what_is_wrong_with_a_chain_is_named() {
     let planner = Planner::new();
@@ -225,9 +242,8 @@ fn what_is_wrong_with_a_chain_is_named() {
     let text = "layer 1: Conv: spatial axis 0: its kernel, stride or pads read several rows, and so do those of layer \
                 0: in a chain, one layer at most may";
     refused(plan(&[taps(4, 4), taps(4, 4)]), ErrorKind::InvalidShape, text);
-    let text = "layer 1: Conv: X has 6 channels, W asks for 5 (C/group 5 * group 1)";
     let error = plan(&[taps(6, 4), (last(Conv::new([4, 5, 1, 1])), Activation::None)]).unwrap_err();
-    assert!(error.to_string().starts_with("layer 1: Conv: "), "{error}, as {text}");
+    assert!(error.to_string().starts_with("layer 1: Conv: "), "{error}");
     let chain = plan(&[taps(4, 4)]).unwrap();
     let bytes = chain.workspace_bytes();
     let limited = planner.clone().workspace_limit(bytes.saturating_sub(1)).chain::<f32>([taps(4, 4)], &[1, 4, 8, 8]);
