@@ -29,8 +29,13 @@ fn every_available_isa_has_all_heights() {
         assert!(!kernels.is_empty(), "{isa}");
         for (i, kernel) in kernels.iter().enumerate() {
             assert_eq!(kernel.name(), format!("{}_pixel_dw_{}x{}", T::NAME, kernel.mr(), kernel.nr()));
-            assert_eq!((kernel.isa(), kernel.mr(), kernel.nr()), (isa, i + 1, kernels[0].nr()));
-            assert_eq!(kernel.nr() % kernel.lanes(), 0);
+            assert_eq!((kernel.isa(), kernel.mr()), (isa, i + 1));
+            assert!(kernel.nr().is_multiple_of(kernel.lanes()) && kernel.nr() <= kernels[0].nr());
+            // The smallest tile takes all groups that divide a vector, and others none.
+            assert!((1..40).all(|group| {
+                let is_part = [2, 4, 8].contains(&group) && kernel.lanes().is_multiple_of(group);
+                kernels[0].takes_groups(group) == (group == 1 || is_part)
+            }));
         }
     }
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
@@ -56,6 +61,7 @@ enum Added {
 #[derive(Debug, Clone, Copy)]
 struct Layer {
     channels: usize,
+    group: usize,
     taps: usize,
     added: Added,
     activation: Activation<f64>,
@@ -90,12 +96,14 @@ fn pixels_are_sums_over_taps_of_each_channel() {
         let activations =
             [Activation::Clamp(-0.5, 0.25), Activation::LeakyRelu(0.125), Activation::IDENTITY, Activation::HardSwish];
         let mut case = 0;
-        for channels in 1..=3 * kernel.lanes() {
+        let groups = [1, 2, 4, 8].into_iter().filter(|group| kernel.takes_groups(*group));
+        let sizes = groups.flat_map(|group| (1..=3 * kernel.lanes()).map(move |channels| (group, channels)));
+        for (group, channels) in sizes.filter(|(group, channels)| channels.is_multiple_of(*group)) {
             for taps in [0, 1, 9, 25] {
                 // All pairs occur, because the lists take turns at different paces.
                 let (added, activation) = (added[case % 4], activations[case / 4 % 4]);
-                layer(kernel, Layer { channels, taps, added, activation });
-                case += 1 + channels % 2;
+                layer(kernel, Layer { channels, group, taps, added, activation });
+                case += 1 + channels / group % 2;
             }
         }
     }
@@ -104,14 +112,14 @@ fn pixels_are_sums_over_taps_of_each_channel() {
 
 /// Runs a layer, and compares all of Y with the definition.
 fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, layer: Layer) {
-    let Layer { channels, taps, added, activation } = layer;
+    let Layer { channels, group, taps, added, activation } = layer;
     let (mr, count) = (kernel.mr(), TILES * kernel.mr());
     let mut numbers = Numbers(1 + channels as u32);
     // What lies between pixels would show in a sum.
     let (step, ld) = (channels + 2, channels + 3);
     let mut x: Vec<T> = numbers.vec(PIXELS * step);
     x.iter_mut().enumerate().filter(|(i, _)| i % step >= channels).for_each(|(_, x)| *x = T::from_f64(f64::NAN));
-    let w: Vec<T> = numbers.vec((2 * taps).saturating_sub(1) * channels);
+    let w: Vec<T> = numbers.vec((2 * taps).saturating_sub(1) * group * channels);
     let (bias, zeros): (Vec<T>, _) = (numbers.vec(channels), vec![T::ZERO; channels]);
     let residual_ld = if let Added::Tensor(more) = added { ld + more } else { ld };
     let tensor: Vec<T> = numbers.vec((count - 1) * residual_ld + channels);
@@ -137,7 +145,7 @@ fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, layer: Layer) {
     };
     let activation_kernel = activation_kernel(kernel.isa(), in_type);
     let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld, activation: activation_kernel };
-    kernel.run(&pixels, &w, &mut dest, ld, &epilogue);
+    kernel.run(&pixels, (&w, group), &mut dest, ld, &epilogue);
 
     for (at, got) in y.iter().enumerate() {
         let (pixel, c, got) = (at / ld, at % ld, got.to_f64());
@@ -146,12 +154,14 @@ fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, layer: Layer) {
             assert_eq!(got, UNTOUCHED, "{what}: written");
             continue;
         }
-        let product = |tap| {
-            let x = source(tap, pixel).map_or(0.0, |source| x[source * step + c].to_f64());
-            x * w[number(tap, taps) * channels + c].to_f64()
+        // The channels of X of the same group.
+        let product = |(tap, k): (usize, usize)| {
+            let x = source(tap, pixel).map_or(0.0, |source| x[source * step + c / group * group + k].to_f64());
+            x * w[(number(tap, taps) * group + k) * channels + c].to_f64()
         };
+        let products = (0..taps).flat_map(|tap| (0..group).map(move |k| (tap, k)));
         let residual = if added == Added::Nothing { 0.0 } else { tensor[pixel * residual_ld + c].to_f64() };
-        let sum = (0..taps).map(product).sum::<f64>() + bias[c].to_f64() + residual;
+        let sum = products.map(product).sum::<f64>() + bias[c].to_f64() + residual;
         let want = match activation {
             Activation::Clamp(lo, hi) => sum.clamp(lo, hi),
             Activation::LeakyRelu(alpha) => {
@@ -163,7 +173,7 @@ fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, layer: Layer) {
             }
             _ => sum * (sum / 6.0 + 0.5).clamp(0.0, 1.0),
         };
-        let bound = (taps + 8) as f64 * T::UNIT_ROUNDOFF * (taps + 3) as f64;
+        let bound = (taps * group + 8) as f64 * T::UNIT_ROUNDOFF * (taps * group + 3) as f64;
         assert!((got - want).abs() <= bound, "{what}: {got} instead of {want}");
     }
 }
@@ -182,7 +192,7 @@ fn nan_and_infinities_pass() {
             let epilogue = PixelEpilogue { bias: &[T::ONE; 3], residual: Residual::NONE, residual_ld: 0, activation };
             let w = [T::ONE, T::ONE, T::INFINITY];
             let mut y = vec![T::ZERO; mr * channels];
-            kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), channels, &epilogue);
+            kernel.run(&pixels, (&w, 1), &mut Dest::from_slice(&mut y), channels, &epilogue);
             for row in y.chunks(channels).map(|row| [row[0].to_f64(), row[1].to_f64(), row[2].to_f64()]) {
                 match place {
                     0 => assert!(row[0].is_nan() && row[1] == 6.0 && row[2] == 6.0, "{kernel:?}: {row:?}"),
@@ -221,7 +231,7 @@ fn short_slices_are_refused() {
                 let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
                 let residual = residual.as_slice().into();
                 let epilogue = PixelEpilogue { bias: &bias, residual, residual_ld, activation };
-                kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), ld, &epilogue);
+                kernel.run(&pixels, (&w, 1), &mut Dest::from_slice(&mut y), ld, &epilogue);
             };
             catch_unwind(AssertUnwindSafe(call)).is_err()
         };
@@ -251,7 +261,7 @@ fn repeated_tiles_read_x_further_on() {
         let epilogue = PixelEpilogue { bias: &[T::ZERO], residual: Residual::NONE, residual_ld: 0, activation };
         let mut y = vec![T::ZERO; 4 * mr];
         let pixels = PixelInput { x: &x, zeros: &[], channels: 1, taps };
-        kernel.run(&pixels, &[T::ONE], &mut Dest::from_slice(&mut y), 1, &epilogue);
+        kernel.run(&pixels, (&[T::ONE], 1), &mut Dest::from_slice(&mut y), 1, &epilogue);
         let wants = (0..4 * mr).map(|i| if i < 2 * mr { i } else { i - 2 * mr + 2 });
         assert!(y.iter().zip(wants).all(|(y, want)| y.to_f64() == want as f64), "{kernel:?}: {y:?}");
     }
@@ -263,7 +273,8 @@ fn repeated_tiles_read_x_further_on() {
 fn taps_of_a_row_share_their_pixels() {
     fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
         let (mr, mut numbers) = (kernel.mr(), Numbers(61));
-        for (width, channels) in [3, 5].into_iter().flat_map(|width| [1, kernel.nr() + 3].map(|c| (width, c))) {
+        let widths = [2, 3, 4, 5, 6, 7, 8, 11];
+        for (width, channels) in widths.into_iter().flat_map(|width| [1, kernel.nr() + 3].map(|c| (width, c))) {
             // Two rows of taps, the second of which begins with two pixels of padding.
             let place = |row: usize, at: usize| match row * 40 + at {
                 40 | 41 => PixelTaps::ZEROS,
@@ -281,13 +292,13 @@ fn taps_of_a_row_share_their_pixels() {
                 let epilogue = PixelEpilogue { bias: &bias, residual: Residual::NONE, residual_ld: 0, activation };
                 let mut y = vec![T::ZERO; mr * channels];
                 let pixels = PixelInput { x: &x, zeros: &zeros, channels, taps };
-                kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), channels, &epilogue);
+                kernel.run(&pixels, (&w, 1), &mut Dest::from_slice(&mut y), channels, &epilogue);
                 y
             };
             let taps = PixelTaps::new(&entries, 1, mr);
             assert_eq!(sums(taps.shifted(width)), sums(taps), "{kernel:?}, {width} taps, {channels} channels");
             // A number of taps that does not divide all of them is none.
-            assert_eq!(sums(taps.shifted(8 - width)), sums(taps), "{kernel:?}, {width} taps, {channels} channels");
+            assert_eq!(sums(taps.shifted(2 * width - 1)), sums(taps), "{kernel:?}, {width} taps, {channels} channels");
         }
     }
     for_each_kernel!(check);
@@ -303,7 +314,7 @@ fn a_tap_number_is_no_place() {
         let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
         let mut y = vec![T::ZERO; kernel.mr()];
         let pixels = PixelInput { x: &x, zeros: &[], channels: 1, taps };
-        kernel.run(&pixels, &w, &mut Dest::from_slice(&mut y), 1, &epilogue);
+        kernel.run(&pixels, (&w, 1), &mut Dest::from_slice(&mut y), 1, &epilogue);
         assert!(y.iter().all(|y| y.to_f64() == 2.0), "{kernel:?}: {y:?}");
     }
     for_each_kernel!(check);
@@ -318,7 +329,7 @@ fn a_table_without_tiles_writes_nothing() {
         let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
         let mut y = [T::ZERO];
         let pixels = PixelInput { x: &[], zeros: &[], channels: 1, taps };
-        kernel.run(&pixels, &[], &mut Dest::from_slice(&mut y), 1, &epilogue);
+        kernel.run(&pixels, (&[], 1), &mut Dest::from_slice(&mut y), 1, &epilogue);
         assert_eq!(y[0].to_f64(), 0.0, "{kernel:?}");
     }
     for_each_kernel!(check);
@@ -332,7 +343,7 @@ fn tiles_without_taps_are_repeated_at_any_distance() {
         let epilogue = PixelEpilogue { bias: &[T::ONE], residual: Residual::NONE, residual_ld: 0, activation };
         let mut y = vec![T::ZERO; 6 * kernel.mr()];
         let pixels = PixelInput { x: &[], zeros: &[], channels: 1, taps };
-        kernel.run(&pixels, &[], &mut Dest::from_slice(&mut y), 1, &epilogue);
+        kernel.run(&pixels, (&[], 1), &mut Dest::from_slice(&mut y), 1, &epilogue);
         assert!(y.iter().all(|y| y.to_f64() == 1.0), "{kernel:?}");
     }
     for_each_kernel!(check);

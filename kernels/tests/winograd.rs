@@ -131,18 +131,23 @@ fn check_pixels<T: Real>(
 ) {
     let lanes = kernel.lanes();
     let whole = products.tiles * kernel.along().outputs;
-    for (channels, cut_rows, cut, with_residual, past_cache) in [
+    let cases = [
         (lanes, 0, 0, false, false),
         (lanes, 0, 0, false, true),
         (lanes, 1, 1, false, false),
         (1, 0, 1, true, false),
         (lanes - 1, 0, 0, true, false),
-    ] {
+    ];
+    // Pixels of a row are neighbours, or the channels of a pixel.
+    for ((channels, cut_rows, cut, with_residual, past_cache), is_last) in
+        cases.into_iter().flat_map(|case| [(case, false), (case, true)])
+    {
         let height = (kernel.down().outputs - spare.max(cut_rows).min(kernel.down().outputs - 1)).max(1);
         let width = whole - cut.min(kernel.along().outputs - 1);
-        let row_step = whole.next_multiple_of(lanes) + lanes;
-        let channel_step = row_step * kernel.down().outputs + lanes;
-        let len = (channels - 1) * channel_step + (height - 1) * row_step + width;
+        let pixel_step = if is_last { 2 * lanes } else { 1 };
+        let row_step = (whole.next_multiple_of(lanes) + lanes) * pixel_step;
+        let channel_step = if is_last { 1 } else { row_step * kernel.down().outputs + lanes };
+        let len = (channels - 1) * channel_step + (height - 1) * row_step + (width - 1) * pixel_step + 1;
         // The memory is aligned, so that stores past the caches are possible.
         let mut memory = vec![T::from_f64(UNTOUCHED); len + 2 * lanes];
         let skip = memory.as_ptr().align_offset(64).min(lanes);
@@ -150,14 +155,16 @@ fn check_pixels<T: Real>(
         let mut numbers = Numbers(23);
         let (bias, residual): (Vec<T>, Vec<T>) = (numbers.vec(channels), numbers.vec(len));
         let (lo, hi) = (T::from_f64(-0.5), T::from_f64(0.75));
-        let pixels = Pixels { channels, channel_step, row_step, width, height, past_cache };
+        let pixels = Pixels { channels, channel_step, row_step, pixel_step, width, height, past_cache };
         let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(&residual[..]).into(), lo, hi };
         let mut bad = vec![0; products.tiles];
         let is_good = kernel.output(products, &pixels, &mut Dest::from_slice(&mut y[..len]), &epilogue, &mut bad);
         assert!(is_good && bad.iter().all(|b| *b == 0), "{kernel:?}: finite products are marked");
         for (at, got) in y.iter().enumerate() {
-            let (c, rest) = (at / channel_step, at % channel_step);
-            let (i, j) = (rest / row_step, rest % row_step);
+            let (c, i, j) = match is_last {
+                true => (at % pixel_step, at / row_step, at % row_step / pixel_step),
+                false => (at / channel_step, at % channel_step / row_step, at % channel_step % row_step),
+            };
             if c < channels && i < height && j < width {
                 let residual = if with_residual { residual[at].to_f64() } else { 0.0 };
                 let want = (want(c, i, j) + bias[c].to_f64() + residual).clamp(-0.5, 0.75);
@@ -218,6 +225,7 @@ fn tiles_that_are_not_finite_are_marked_and_no_others() {
                         channels: lanes,
                         channel_step: width * height,
                         row_step: width,
+                        pixel_step: 1,
                         width,
                         height,
                         past_cache: false,
