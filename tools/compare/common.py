@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LABELS = {
     "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
-    "candle": "candle",
+    "candle": "candle", "xnnpack": "XNNPACK", "onednn": "oneDNN",
 }
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3
@@ -77,8 +77,9 @@ def check_options(parser, options, libraries):
 class Worker:
     """A program that answers requests. If it dies or hangs, it is started again; after several times in a row it is given up."""
 
-    def __init__(self, command, options):
+    def __init__(self, command, options, environment={}):
         self.command, self.threads, self.timeout = command, options.threads, options.timeout
+        self.environment = {"OMP_NUM_THREADS": str(self.threads), "RAYON_NUM_THREADS": str(self.threads)} | environment
         self.process, self.failures = None, 0
 
     def ask(self, request):
@@ -114,13 +115,11 @@ class Worker:
         return {"status": "failed", "error": f"{what} (exit status {status})" + (f": {said[-1][:200]}" if said else "")}
 
     def start(self):
-        threads = str(self.threads)
-        environment = os.environ | {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
         self.log = tempfile.TemporaryFile()
         # The program gets a session of its own, so that Ctrl-C ends only this program.
         self.process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, start_new_session=True,
-            preexec_fn=self.pin,
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=os.environ | self.environment,
+            start_new_session=True, preexec_fn=self.pin,
         )
         # A separate thread reads the answers, because reading from a pipe has no time-out.
         self.answers = queue.Queue()
@@ -185,10 +184,10 @@ def tool(options, *arguments):
     return done.stdout
 
 
-def machine(options):
-    """The machine as in convoke's report."""
+def machine(options, *arguments):
+    """The machine as in convoke's report. The arguments are more of the report's options."""
     layer = ["--seconds", "0", "--filter", "bilinear"]
-    return json.loads(tool(options, "report", "--json", *layer, "--threads", str(options.threads)))["machine"]
+    return json.loads(tool(options, "report", "--json", *layer, "--threads", str(options.threads), *arguments))["machine"]
 
 
 def installed(name):

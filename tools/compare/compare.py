@@ -1,11 +1,13 @@
 """Times convoke beside other libraries, layer by layer, on this machine.
 
-    tools/compare/run                       # the table of docs/figures.md, one thread (tools/compare/run --help for the options)
+    tools/compare/run                            # the table of docs/figures.md, one thread (tools/compare/run --help for the options)
+    tools/compare/run --layout channels-last     # beside XNNPACK, oneDNN and onnxruntime, with channels last
 
 For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed affects all alike. The fastest run of all rounds
-counts. All use f32, plain NCHW in and out, weights packed outside of the timing, and the library's fastest setting. Outputs are compared: if one differs by
-more than the tolerance, it is marked, and does not count as fast. A library that dies or hangs is started again, and given up after three times in a row.
-Before the layers, a layer of a single multiply-add measures what a call of each library costs. These microseconds are in all of its times.
+counts. All use f32, plain NCHW in and out (or channels last), weights packed outside of the timing, and the library's fastest setting. Outputs are
+compared: if one differs by more than the tolerance, it is marked, and does not count as fast. A library that dies or hangs is started again, and given up
+after three times in a row. Before the layers, a layer of a single multiply-add measures what a call of each library costs. These microseconds are in all of
+its times.
 
 Results are written after each layer, so that nothing that was measured is lost. Ctrl-C ends the program, with table and picture of the results so far.
 """
@@ -22,6 +24,7 @@ import sys
 import tempfile
 
 import numpy as np
+import onednn
 from common import (
     HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, caption, check_options, earlier, installed, load_line, machine, machine_line, measuring, plots,
     replace, save, summary, tool, versions_line, write_files,
@@ -38,6 +41,8 @@ SETTINGS = {
     "rten": "built for this CPU, weights prepacked",
     "tract": "built for this CPU, optimised plan",
     "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
+    "xnnpack": "as the delegate of TensorFlow Lite's interpreter, for a model of one operator, mirrored if the odd element of the padding is at the beginning",
+    "onednn": "its C interface, with the layout of the weights that it picks",
 }
 # The layer that measures the cost of a call: one multiply-add.
 CALL = {
@@ -47,6 +52,12 @@ CALL = {
 # Packages of Python, and crates, each with a program that runs it.
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
 RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
+# Libraries whose own layout has channels last, and the packages of Python that have them.
+LAST = {"xnnpack": "ai-edge-litert", "onednn": onednn.PACKAGE}
+# With which libraries each layout is compared.
+LIBRARIES = {"channels-first": [*PYTHON, *RUST], "channels-last": [*LAST, "onnxruntime"]}
+# ISAs that another library can be held to, too, with the environment that does it.
+ISAS = {"avx2": {"onednn": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}}
 # Largest error, relative to the root mean square of the output. Direct sums in f32 and small
 # Winograd tiles stay within NOTED. Large Winograd tiles reach 1e-2, which is accepted with a
 # mark.
@@ -54,16 +65,29 @@ NOTED, TOLERANCE = 1e-4, 2e-2
 
 
 def parse():
-    names = PYTHON + list(RUST)
     parser = argparse.ArgumentParser(prog="tools/compare/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, "layer", names, PYTHON, seconds=0.1, timeout=120, results="results.json")
+    add_options(parser, "layer", [*PYTHON, *RUST, *LAST], PYTHON, seconds=0.1, timeout=120, results="results.json")
+    parser.add_argument(
+        "--layout", choices=LIBRARIES, default="channels-first",
+        help=f"how X and Y lie in memory; with channels last there are {', '.join(LIBRARIES['channels-last'])}, and the layers of two axes",
+    )
+    parser.add_argument("--isa", choices=ISAS, help="hold convoke to this ISA, and oneDNN, which is the only other one that can be held (with channels last)")
     parser.add_argument("--all", action="store_true", help="all layers of benches/shapes, not only those of layers.txt")
     parser.add_argument("--shapes", type=pathlib.Path, nargs="+", metavar="FILE", help="layers of your own, in the form of benches/shapes/*.csv")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
     # `run` passes this.
     parser.add_argument("--rust", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.set_defaults(peers=None, output=None)
     options = parser.parse_args()
+    last = options.layout == "channels-last"
+    if options.isa and not last:
+        parser.error("--isa: only with --layout channels-last, whose oneDNN can be held to it")
+    if options.readme and last:
+        parser.error("--readme: the tables are those of channels first")
+    names = list(ISAS[options.isa]) if options.isa else LIBRARIES[options.layout]
+    if options.peers is None:
+        options.peers = ",".join(names if last else PYTHON)
     check_options(parser, options, names)
     return options
 
@@ -82,10 +106,14 @@ def layers(options):
         if missing:
             sys.exit(f"layers.txt: benches/shapes has no {', '.join(missing)}")
         rows = [known[name] for name in chosen]
+    if options.layout == "channels-last":
+        rows = [row for row in rows if len(row["strides"]) == 2]
     parts = options.filter.split(",")
     for part in parts:
         if not any(part in row["name"] for row in rows):
-            sys.exit(f"no layer's name contains {part!r}" + ("" if options.all or options.shapes else " (of those in layers.txt; --all has more)"))
+            hint = "" if options.all or options.shapes else " (of those in layers.txt; --all has more)"
+            hint += " (with channels last there are only layers of two axes)" if options.layout == "channels-last" else ""
+            sys.exit(f"no layer's name contains {part!r}{hint}")
     return [row for row in rows if any(part in row["name"] for part in parts)]
 
 
@@ -115,15 +143,21 @@ def write_operands(row, folder):
 
 def measure(options, data, rows):
     """Adds the results to the data, layer by layer."""
-    commands = {"convoke": [options.worker, "worker"]}
-    commands |= {name: [sys.executable, str(HERE / "peers.py"), name] for name in PYTHON}
+    commands = {"convoke": [options.worker, "worker", "--layout", options.layout, *isa(options)]}
+    commands |= {name: [sys.executable, str(HERE / "peers.py"), name] for name in [*PYTHON, *LAST]}
     commands |= {name: [program(options, name)] for name in RUST if name in options.peers}
-    workers = {name: Worker(commands[name], options) for name in data["names"]}
+    environments = ISAS[options.isa] if options.isa else {}
+    workers = {name: Worker(commands[name], options, environments.get(name, {})) for name in data["names"]}
     with measuring(data, workers, len(rows), "layer", lambda: write_results(data, options.output)) as add:
         answers = measure_layer(options, CALL, workers)["answers"]
         data["overhead"] = {name: answer["seconds"] for name, answer in answers.items() if "seconds" in answer}
         for row in tqdm(rows, unit="layer", disable=not sys.stderr.isatty()):
             add(measure_layer(options, row, workers))
+
+
+def isa(options):
+    """The options of convoke's tools that hold it to an ISA."""
+    return ["--isa", options.isa] if options.isa else []
 
 
 def measure_layer(options, row, workers):
@@ -235,10 +269,17 @@ def overhead(data):
 
 
 def conditions(data):
+    layout = "plain NCHW in and out"
+    if data["layout"] == "channels-last":
+        layout = "channels last in and out"
+        if "onnxruntime" in data["names"]:
+            layout += " (onnxruntime: plain NCHW in and out, and the conversions to and from its blocked layout count)"
+    if data["isa"]:
+        layout += f", {' and '.join(LABELS[name] for name in data['names'])} held to {data['isa']}"
     return [
         machine_line(data),
         versions_line(data),
-        f"f32, plain NCHW in and out, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.",
+        f"f32, {layout}, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.",
         "How each is called: " + "; ".join(f"{LABELS[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
         load_line(data, "layers that take milliseconds"),
         f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `differs`: two outputs that disagree; "
@@ -344,22 +385,30 @@ def facts(options):
                 sys.exit(f"{name} is not built: tools/compare/run --peers {name} builds it")
             versions[name] = lock.split(f'name = "{RUST[name]}"\nversion = "')[1].split('"')[0]
         else:
-            versions[name] = installed(name)
-    return machine(options), versions
+            versions[name] = f"of {LAST[name]} {installed(LAST[name])}" if name in LAST else installed(name)
+    return machine(options, *isa(options)), versions
+
+
+def folder(data):
+    """Where results are written by default. Those of another layout stay."""
+    return ROOT / "target/compare" / ("channels-last" if data["layout"] == "channels-last" else "")
 
 
 def main():
     options = parse()
     if options.source:
         data = earlier(options.source, table, conditions)
+        options.output = options.output or folder(data)
     else:
         rows = layers(options)
         machine, versions = facts(options)
         date = datetime.date.today().isoformat()
         data = {
             "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
-            "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True, "load": os.getloadavg()[1],
+            "layout": options.layout, "isa": options.isa, "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True,
+            "load": os.getloadavg()[1],
         }
+        options.output = options.output or folder(data)
         # A request of the system to end the program is handled like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         measure(options, data, rows)

@@ -1,7 +1,8 @@
 """A worker that times layers with one of the libraries that are Python packages: `python peers.py onnxruntime`.
 
 Its protocol is that of `convoke-tools worker --help`: each line of standard input is a request, and each line of standard output is an answer. Weights are
-constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32.
+constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32. For xnnpack and onednn they are NHWC, and are converted
+from and to NCHW outside of the timing.
 """
 
 import contextlib
@@ -140,6 +141,49 @@ class Mnn:
         return self.y.getNumpyData()
 
 
+class Xnnpack:
+    """TensorFlow Lite's interpreter hands the operator to XNNPACK."""
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import xnnpack
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.model = xnnpack.model(row, w, b)
+        self.interpreter = Interpreter(model_content=xnnpack.write(self.model), num_threads=threads)
+        self.interpreter.allocate_tensors()
+        # The interpreter runs kernels of its own, without a word, where XNNPACK does not take the
+        # operator. If it does, there is an operator more, that of the delegate. XNNPACK is the only
+        # delegate by default.
+        names = [operator["op_name"] for operator in self.interpreter._get_ops_details()]
+        if names != [self.model.op, "DELEGATE"]:
+            raise ValueError(f"XNNPACK does not take the operator: {', '.join(names)}")
+        self.interpreter.set_tensor(self.interpreter.get_input_details()[0]["index"], self.model.from_onnx(x))
+        self.run = self.interpreter.invoke
+
+    def output(self):
+        self.run()
+        return self.model.to_onnx(self.interpreter.get_tensor(self.interpreter.get_output_details()[0]["index"]))
+
+
+class OneDnn:
+    """Its threads are OpenMP's. Their number is in the environment."""
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import onednn
+
+        if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2" and onednn.effective_isa() != onednn.AVX2:
+            raise ValueError("oneDNN is not held to AVX2")
+        last = np.moveaxis(x, 1, -1)
+        source, self.y = aligned(last.shape), aligned([row["y"][0], *row["y"][2:], row["y"][1]])
+        source[...] = last
+        self.layer = onednn.Layer(row, source, w, b, self.y)
+        self.run = self.layer.run
+
+    def output(self):
+        self.run()
+        return np.moveaxis(self.y, -1, 1)
+
+
 # --- What engines.py uses too ----------------------------------------------------------------------------------------
 
 
@@ -195,7 +239,7 @@ def mnn_tensor(values):
     return MNN.Tensor(values.shape, MNN.Halide_Type_Float, values, MNN.Tensor_DimensionType_Caffe)
 
 
-PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn}
+PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack, "onednn": OneDnn}
 
 
 def best_of(run, times):
@@ -220,12 +264,17 @@ def measure(run, duration):
     return {"min": seconds[0], "median": seconds[len(seconds) // 2], "reps": len(seconds)}
 
 
-def read(path, shape):
-    """A tensor that begins at a cache line, as with the allocators of engines. OpenVINO reads the input in place."""
+def aligned(shape):
+    """A tensor that begins at a cache line, as with the allocators of engines."""
     size, line = 4 * math.prod(shape), 64
     memory = np.empty(size + line, np.uint8)
     begin = -memory.ctypes.data % line
-    tensor = memory[begin : begin + size].view(np.float32).reshape(shape)
+    return memory[begin : begin + size].view(np.float32).reshape(shape)
+
+
+def read(path, shape):
+    """A tensor of a file. OpenVINO reads the input in place."""
+    tensor = aligned(shape)
     tensor[...] = np.fromfile(path, np.float32).reshape(shape)
     return tensor
 

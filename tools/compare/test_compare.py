@@ -1,10 +1,14 @@
-"""Tests of compare.py and common.py with workers that answer, die, hang and answer nonsense: `python -m unittest discover tools/compare`.
+"""Tests of compare.py and common.py with workers that answer, die, hang and answer nonsense, and of layers as XNNPACK and oneDNN have them:
+`python -m unittest discover tools/compare`.
 
-They need numpy and tqdm.
+They need numpy and tqdm. Those that run XNNPACK and oneDNN are skipped without these.
 """
 
 import importlib.util
+import itertools
 import json
+import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,6 +20,9 @@ import xml.etree.ElementTree
 import common
 import compare
 import numpy as np
+import onednn
+import peers
+import xnnpack
 
 # A worker that answers each request as the request's field `do` says.
 WORKER = """
@@ -48,7 +55,7 @@ def data(*results):
     names = ["convoke", "ncnn", "mnn"]
     return {
         "machine": machine, "versions": {"ncnn": "1", "mnn": "2"}, "names": names, "threads": 1, "rounds": 2, "date": "2026-01-01", "load": 0.5,
-        "interrupted": False, "overhead": {"convoke": 1e-7, "mnn": 4.2e-7}, "results": list(results),
+        "interrupted": False, "layout": "channels-first", "isa": None, "overhead": {"convoke": 1e-7, "mnn": 4.2e-7}, "results": list(results),
     }
 
 
@@ -126,6 +133,14 @@ class Results(unittest.TestCase):
         self.assertIn("one multiply-add): convoke 0.1, MNN 0.4.", paragraphs[0])
         self.assertEqual(compare.overhead(data() | {"overhead": {}}), [], "interrupted before")
 
+    def test_the_layout_and_the_isa_are_told(self):
+        versions = {"onednn": "1", "onnxruntime": "2"}
+        last = data() | {"layout": "channels-last", "names": ["convoke", *versions], "versions": versions}
+        self.assertIn("f32, plain NCHW in and out, weights", compare.conditions(data())[2])
+        self.assertIn("channels last in and out (onnxruntime: plain NCHW", compare.conditions(last)[2])
+        held = last | {"names": ["convoke", "onednn"], "isa": "avx2"}
+        self.assertIn("f32, channels last in and out, convoke and oneDNN held to avx2, weights", compare.conditions(held)[2])
+
     def test_what_died_and_what_is_not_there(self):
         answers = {"ncnn": {"status": "failed", "error": "died"}, "mnn": {"status": "absent", "error": "no such layer"}}
         one = result("one", convoke=("differs", 200.0, 0.5))
@@ -164,8 +179,155 @@ class Options(unittest.TestCase):
             (["--threads", "100000"], "this process may use"),
             (["--from", "no/such.json"], "no/such.json: No such file"),
             (["--from", __file__], "is not a result of this version"),
+            (["--peers", "onednn"], "no library onednn; there are onnxruntime,"),
+            (["--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn, onnxruntime"),
+            (["--layout", "channels-last", "--isa", "avx2", "--peers", "xnnpack"], "no library xnnpack; there are onednn"),
+            (["--layout", "channels-last", "--readme"], "those of channels first"),
+            (["--isa", "avx2"], "only with --layout channels-last"),
         ]:
             self.assertIn(message, self.refused(*arguments))
+
+
+def layer(op, x, out, kernel, strides, pads, group=1, output_padding=(0, 0), dilations=(1, 1)):
+    """A layer of two axes as compare.py has it, and its operands."""
+    shape = lambda channels, sizes: [x[0], channels, *sizes]
+    axes = list(zip(x[2:], kernel, strides, dilations, pads[:2], pads[2:], output_padding))
+    if op == "Conv":
+        w, sizes = [out, x[1] // group, *kernel], [(n + b + e - (k - 1) * d - 1) // s + 1 for n, k, s, d, b, e, _ in axes]
+    else:
+        w, sizes = [x[1], out // group, *kernel], [(n - 1) * s + (k - 1) * d + 1 + o - b - e for n, k, s, d, b, e, o in axes]
+    row = {
+        "op": op, "x": list(x), "w": w, "y": shape(out, sizes), "strides": list(strides), "pads": list(pads), "dilations": list(dilations), "group": group,
+        "output_padding": list(output_padding),
+    }
+    random = np.random.default_rng(1)
+    return row, *(random.uniform(-1, 1, shape).astype(np.float32) for shape in (x, w, [out]))
+
+
+def expected(row, x, w, b):
+    """Y by ONNX's definition."""
+    y = np.zeros(row["y"]) + b[:, None, None]
+    outputs, inputs = row["y"][1] // row["group"], row["x"][1] // row["group"]
+    transposed = row["op"] == "ConvTranspose"
+    for n, o, i in itertools.product(range(row["x"][0]), range(row["y"][1]), range(inputs)):
+        c = o // outputs * inputs + i
+        taps = w[c, o % outputs] if transposed else w[o, i]
+        add_taps(y[n, o], x[n, c], taps, row["strides"], row["dilations"], row["pads"], transposed)
+    return y
+
+
+def by_tflite(model, x):
+    """Y of the model by TFLite's definition."""
+    last = np.zeros(model.y) + model.bias
+    transposed, depthwise = model.op == "TRANSPOSE_CONV", model.op == "DEPTHWISE_CONV_2D"
+    # The convolution that is padded: a transposed one has its Y as input.
+    sizes, outs = (model.y, model.x) if transposed else (model.x, model.y)
+    begins = []
+    for axis in range(2):
+        reach = (model.weights.shape[1 + axis] - 1) * model.dilations[axis] + 1
+        size, stride = sizes[1 + axis], model.strides[axis]
+        same = model.padding == "SAME"
+        assert outs[1 + axis] == (math.ceil(size / stride) if same else (size - reach) // stride + 1)
+        begins.append(max((outs[1 + axis] - 1) * stride + reach - size, 0) // 2 if same else 0)
+    channels = 1 if depthwise else model.weights.shape[3]
+    group = model.x[3] // channels
+    for n, o, i in itertools.product(range(model.x[0]), range(model.y[3]), range(channels)):
+        c = o // model.multiplier if depthwise else o // (model.y[3] // group) * channels + i
+        taps = model.weights[0, :, :, o] if depthwise else model.weights[o, :, :, i]
+        add_taps(last[n, :, :, o], x[n, :, :, c], taps, model.strides, model.dilations, begins, transposed)
+    return last
+
+
+def add_taps(y, x, taps, strides, dilations, begins, transposed):
+    """Adds a plane's products with taps to a plane of Y."""
+    target, source = (x, y) if transposed else (y, x)
+    for place in np.ndindex(target.shape):
+        for tap in np.ndindex(taps.shape):
+            other = tuple(p * s + t * d - b for p, s, t, d, b in zip(place, strides, tap, dilations, begins))
+            if all(0 <= o < n for o, n in zip(other, source.shape)):
+                if transposed:
+                    y[other] += x[place] * taps[tap]
+                else:
+                    y[place] += x[other] * taps[tap]
+
+
+# With what the model says: operator, padding and the axes that are mirrored.
+LAYERS = [
+    (layer("Conv", [2, 3, 5, 6], 4, [1, 1], [1, 1], [0, 0, 0, 0]), ("CONV_2D", "VALID", [])),
+    (layer("Conv", [1, 3, 6, 7], 2, [1, 1], [2, 2], [0, 0, 0, 0]), ("CONV_2D", "VALID", [])),
+    (layer("Conv", [1, 2, 5, 6], 3, [3, 3], [1, 1], [1, 1, 1, 1]), ("CONV_2D", "SAME", [])),
+    # An even size has the odd element at the beginning, and an odd one has none.
+    (layer("Conv", [1, 3, 8, 8], 2, [3, 3], [2, 2], [1, 1, 1, 1]), ("CONV_2D", "SAME", [1, 2])),
+    (layer("Conv", [1, 3, 7, 8], 2, [3, 3], [2, 2], [1, 1, 1, 1]), ("CONV_2D", "SAME", [2])),
+    (layer("Conv", [1, 3, 8, 8], 2, [3, 3], [2, 2], [0, 0, 1, 1]), ("CONV_2D", "SAME", [])),
+    (layer("Conv", [1, 2, 9, 8], 2, [3, 2], [1, 1], [2, 0, 2, 1], dilations=[2, 1]), ("CONV_2D", "SAME", [])),
+    (layer("Conv", [1, 4, 5, 5], 6, [3, 3], [1, 1], [1, 1, 1, 1], group=2), ("CONV_2D", "SAME", [])),
+    (layer("Conv", [1, 3, 8, 6], 3, [5, 5], [2, 2], [2, 2, 2, 2], group=3), ("DEPTHWISE_CONV_2D", "SAME", [1, 2])),
+    (layer("Conv", [1, 3, 5, 5], 6, [3, 3], [1, 1], [1, 1, 1, 1], group=3), ("DEPTHWISE_CONV_2D", "SAME", [])),
+    (layer("ConvTranspose", [1, 3, 4, 5], 2, [2, 2], [2, 2], [0, 0, 0, 0]), ("TRANSPOSE_CONV", "VALID", [])),
+    (layer("ConvTranspose", [1, 3, 4, 5], 2, [4, 4], [2, 2], [1, 1, 1, 1]), ("TRANSPOSE_CONV", "SAME", [])),
+    (layer("ConvTranspose", [1, 3, 4, 5], 2, [3, 3], [2, 2], [1, 1, 1, 1], output_padding=[1, 1]), ("TRANSPOSE_CONV", "SAME", [1, 2])),
+]
+
+
+class ChannelsLast(unittest.TestCase):
+    def close(self, y, row, operands):
+        self.assertEqual(list(y.shape), row["y"])
+        np.testing.assert_allclose(y, expected(row, *operands), atol=1e-5)
+
+    def test_models_are_the_layers(self):
+        for (row, x, w, b), says in LAYERS:
+            with self.subTest(row=row):
+                model = xnnpack.model(row, w, b)
+                self.assertEqual((model.op, model.padding, model.mirrored), says)
+                self.close(model.to_onnx(by_tflite(model, model.from_onnx(x))), row, (x, w, b))
+
+    def test_what_tflite_cannot_say_is_refused(self):
+        for (row, _, w, b), reason in [
+            (layer("Conv", [1, 1, 9, 9], 1, [3, 3], [1, 1], [2, 2, 0, 0]), "no such padding: pads [2, 2, 0, 0], strides [1, 1]"),
+            (layer("Conv", [1, 1, 9, 9], 1, [3, 3], [1, 1], [2, 2, 2, 2]), "no such padding"),
+            # One axis needs SAME, and the other VALID.
+            (layer("Conv", [1, 1, 9, 9], 1, [3, 3], [1, 1], [1, 0, 1, 0]), "no such padding"),
+            (layer("ConvTranspose", [1, 1, 4, 4], 1, [9, 9], [4, 4], [4, 4, 4, 4], output_padding=[3, 3]), "no such padding"),
+            (layer("ConvTranspose", [1, 2, 4, 4], 2, [2, 2], [2, 2], [0, 0, 0, 0], group=2), "with groups"),
+            (layer("ConvTranspose", [1, 1, 4, 4], 1, [2, 2], [1, 1], [0, 0, 0, 0], dilations=[2, 2]), "with dilations"),
+        ]:
+            with self.subTest(row=row), self.assertRaises(ValueError) as raised:
+                xnnpack.model(row, w, b)
+            self.assertIn(reason, str(raised.exception))
+
+    def test_weights_of_onednn_are_those_of_onnx(self):
+        for op, channels in [("Conv", (6, 2)), ("ConvTranspose", (4, 3))]:
+            row, _, w, _ = layer(op, [1, 4, 5, 5], 6, [3, 2], [1, 1], [0, 0, 0, 0], group=2)
+            self.assertEqual(w.shape[:2], channels)
+            shape, strides = onednn.weights(row)
+            self.assertEqual(shape, [2, 3, 2, 3, 2])
+            seen = np.lib.stride_tricks.as_strided(w, shape, [4 * stride for stride in strides])
+            right = w.reshape(2, 3, 2, 3, 2) if op == "Conv" else w.reshape(2, 2, 3, 3, 2).swapaxes(1, 2)
+            np.testing.assert_array_equal(seen, right)
+
+    @unittest.skipUnless(importlib.util.find_spec("ai_edge_litert"), "needs ai-edge-litert")
+    def test_xnnpack_runs_the_models(self):
+        for (row, *operands), _ in LAYERS:
+            with self.subTest(row=row):
+                self.close(peers.Xnnpack(row, None, *operands, 1).output(), row, operands)
+
+    @unittest.skipUnless(onednn.is_installed(), "needs onednn-cpu-gomp")
+    def test_onednn_runs_the_layers(self):
+        more = [
+            layer("Conv", [1, 1, 9, 9], 1, [3, 3], [1, 1], [2, 1, 0, 3]),
+            layer("ConvTranspose", [1, 4, 4, 4], 6, [3, 3], [2, 2], [1, 0, 0, 1], group=2, output_padding=[1, 0]),
+        ]
+        for row, *operands in [*(layer for layer, _ in LAYERS), *more]:
+            with self.subTest(row=row):
+                self.close(peers.OneDnn(row, None, *operands, 1).output(), row, operands)
+
+    @unittest.skipUnless(onednn.is_installed(), "needs onednn-cpu-gomp")
+    def test_onednn_is_held_to_avx2(self):
+        program = "import onednn; print(onednn.effective_isa() <= onednn.AVX2)"
+        environment = os.environ | compare.ISAS["avx2"]["onednn"]
+        done = subprocess.run([sys.executable, "-c", program], cwd=common.HERE, env=environment, capture_output=True, text=True)
+        self.assertEqual(done.stdout.strip(), "True", done.stderr)
 
 
 class Pictures(unittest.TestCase):
