@@ -85,14 +85,7 @@ macro_rules! direct_storage {
 
             #[inline(always)]
             fn widen_into(_: Isa, src: &[Self], dst: &mut [$t]) {
-                assert_eq!(src.len(), dst.len(), "as many elements");
-                // C libraries copy longer parts by an instruction that is slow where source and destination are not
-                // aligned alike.
-                for (src, dst) in
-                    src.chunks(COPIED_BYTES / size_of::<$t>()).zip(dst.chunks_mut(COPIED_BYTES / size_of::<$t>()))
-                {
-                    dst.copy_from_slice(src);
-                }
+                dst.copy_from_slice(src);
             }
 
             #[inline(always)]
@@ -102,9 +95,6 @@ macro_rules! direct_storage {
         }
     };
 }
-/// Bytes that are copied at once.
-const COPIED_BYTES: usize = 2048;
-
 direct_storage!(f32);
 direct_storage!(f64);
 
