@@ -102,7 +102,13 @@ impl<T: Real> DepthwisePixelKernel<T> {
     ) {
         assert!(self.takes_groups(group), "the kernel does not take groups of so many channels");
         assert!(w.len() >= x.checked_rows(self.mr).saturating_mul(group), "too few weights");
-        let spread = if group > 1 { spread::<T>(group, self.lanes) } else { [0; MOST_GROUP * MOST_WORDS] };
+        let words;
+        let spread = if group > 1 {
+            words = spread::<T>(group, self.lanes);
+            words.as_ptr()
+        } else {
+            core::ptr::null()
+        };
         let PixelInput { x, zeros, channels, taps } = *x;
         let store = epilogue.checked(y, ld, taps.all_pixels(), channels);
         if channels == 0 {
@@ -120,7 +126,7 @@ impl<T: Real> DepthwisePixelKernel<T> {
             shifted: taps.shifted,
             w: w.as_ptr(),
             group,
-            spread: spread.as_ptr(),
+            spread,
             store,
         };
         // SAFETY: the assertions cover the memory that DepthwisePixelArgs and PixelStore ask for. Dest grants

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::run::MOST_PARTS;
 use super::strips::{Strip, strips};
 use crate::element::Element;
 use crate::error::{Error, bail};
@@ -106,7 +107,7 @@ impl<T: Element> StripLayer<T> {
             .pads(pads)
             .layouts(Layout::ChannelsLast, Layout::ChannelsLast);
         let mut shape = geometry.input_shape();
-        (shape[0], shape[2]) = (1, rows.0);
+        (shape[0], shape[2]) = (geometry.batch.min(1), rows.0);
         let first = self.plans.first().map(|(_, plan)| plan);
         let plan = planner.of_chain(threads, activation, first).plan(conv, &shape)?;
         self.plans.push((rows, plan));
@@ -125,8 +126,8 @@ impl Planner {
     /// # Errors
     /// What [`plan`](Planner::plan) returns for a layer, with the layer's number;
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) without layers, or for weights of
-    /// [`packed_for`](Planner::packed_for); [`InvalidShape`](crate::ErrorKind::InvalidShape) for other layouts, or for several
-    /// layers that read several rows; [`Workspace`](crate::ErrorKind::Workspace) above the limit.
+    /// [`packed_for`](Planner::packed_for); [`InvalidShape`](crate::ErrorKind::InvalidShape) for other layouts, or for
+    /// several layers that read several rows; [`Workspace`](crate::ErrorKind::Workspace) above the limit.
     pub fn chain<T: Element>(
         &self,
         layers: impl IntoIterator<Item = (Conv, Activation)>,
@@ -183,7 +184,8 @@ impl Planner {
     }
 }
 
-fn of_layer(i: usize, error: &Error) -> Error {
+/// The error of a layer, with the layer's number.
+pub(super) fn of_layer(i: usize, error: &Error) -> Error {
     Error::new(error.kind(), format!("layer {i}: {error}"))
 }
 
@@ -283,8 +285,8 @@ impl<T: Element> Chain<T> {
         self.layers.len()
     }
 
-    /// A plan of a layer, for the rows of a strip in the middle of X. It [packs](Plan::pack) the layer's weights for all
-    /// strips.
+    /// A plan of a layer, for the rows of a strip in the middle of X. It [packs](Plan::pack) the layer's weights for
+    /// all strips.
     ///
     /// # Panics
     /// If there are not as many layers.
@@ -310,11 +312,12 @@ impl<T: Element> Chain<T> {
         self.strips.len()
     }
 
-    /// Bytes of workspace for a run with the number of threads that the chain was planned for.
+    /// Bytes of workspace for a run with the number of threads that the chain was planned for. At most 64 parts of an
+    /// image are computed at a time.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         // Plans for several threads count their scratch for all.
-        let threads = if self.shares_layers() { 1 } else { self.threads };
+        let threads = if self.shares_layers() { 1 } else { self.threads.min(MOST_PARTS) };
         self.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(threads)
     }
 

@@ -4,15 +4,16 @@ use core::array;
 
 use spin::Mutex;
 
-use super::plan::{Chain, StripLayer, row_lens};
+use super::plan::{Chain, StripLayer, of_layer, row_lens};
 use super::strips::Strip;
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::{Arena, Line, Threads, Workspace, share};
-use crate::plan::{PackedWeights, Run};
+use crate::plan::{MOST_SPREAD, PackedWeights, Plan, Run};
+use crate::units::Count;
 
 /// Parts of an image, at most, that threads compute at the same time. Each begins with a halo of its own.
-const MOST_PARTS: usize = 64;
+pub(super) const MOST_PARTS: usize = 64;
 
 /// What a [run](Chain::run) of a chain reads and writes: X, the packed weights of each layer, Y, and what else is asked
 /// for.
@@ -22,7 +23,8 @@ pub struct ChainRun<'a, T: Element> {
     packed: &'a [PackedWeights<T>],
     residual: Option<&'a [T]>,
     y: &'a mut [T],
-    workspace: Option<&'a mut [Line]>,
+    /// Memory, and its size for error messages.
+    workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
     x_pixel: Option<usize>,
     residual_pixel: Option<usize>,
@@ -43,7 +45,8 @@ impl<'a, T: Element> ChainRun<'a, T> {
 
     /// The scratch memory. Without it, the run allocates its own.
     pub fn workspace(self, workspace: &'a mut Workspace<'_>) -> Self {
-        Self { workspace: Some(workspace.lines()), ..self }
+        let unaligned = workspace.unaligned();
+        Self { workspace: Some((workspace.lines(), unaligned)), ..self }
     }
 
     /// The threads: no more than the chain was planned for.
@@ -85,15 +88,26 @@ impl RowsOf {
         if distance < channels {
             bail!(InvalidShape, "Conv: {name} has a pixel stride of {distance}, a pixel has {channels} elements");
         }
-        let row = shape[3..].iter().try_fold(distance, |row, size| row.checked_mul(*size));
         let pixels = shape[2..].iter().fold(shape[0], |pixels, size| pixels.saturating_mul(*size));
-        let needed = match pixels.min(channels) {
-            0 => Some(0),
-            _ => (pixels - 1).checked_mul(distance).and_then(|last| last.checked_add(channels)),
+        // Without elements, it does not matter where they would be.
+        let (row, needed) = match pixels.min(channels) {
+            0 => (Some(0), Some(0)),
+            _ => (
+                shape[3..].iter().try_fold(distance, |row, size| row.checked_mul(*size)),
+                (pixels - 1).checked_mul(distance).and_then(|last| last.checked_add(channels)),
+            ),
         };
         let (Some(row), Some(needed)) = (row, needed) else {
             bail!(Overflow, "Conv: {name} exceeds the address space: its pixels are {distance} elements apart");
         };
+        let of_image = rows.saturating_mul(row);
+        if needed > 0 && pixel.is_some() && of_image > MOST_SPREAD {
+            bail!(
+                Overflow,
+                "Conv: {name} has a pixel stride of {distance}: the pixels of an image spread over {of_image} elements, \
+                 more than {MOST_SPREAD}"
+            );
+        }
         if len < needed || (pixel.is_none() && len != needed) {
             bail!(BufferLength, "Conv: {name} has {len} elements, its shape {shape:?} asks for {needed}");
         }
@@ -102,8 +116,7 @@ impl RowsOf {
 
     /// Some rows of an image. The last pixel of a tensor may end before the next one would begin.
     fn get<'t, T>(&self, tensor: &'t [T], image: usize, rows: &core::ops::Range<usize>) -> &'t [T] {
-        // Without channels, a tensor has no elements, however far its pixels are apart.
-        let at = |row: usize| (image * self.rows + row).saturating_mul(self.row).min(tensor.len());
+        let at = |row: usize| ((image * self.rows + row) * self.row).min(tensor.len());
         &tensor[at(rows.start)..at(rows.end)]
     }
 }
@@ -138,32 +151,35 @@ impl<T: Element> Chain<T> {
             let (given, layers) = (packed.len(), self.layers.len());
             bail!(InvalidInput, "a chain of {layers} layers was given the packed weights of {given}");
         }
-        for (StripLayer { plans, .. }, packed) in self.layers.iter().zip(packed) {
-            plans.iter().try_for_each(|(_, plan)| plan.check_runnable().and_then(|()| plan.accepts(packed)))?;
+        for (i, (StripLayer { plans, .. }, packed)) in self.layers.iter().zip(packed).enumerate() {
+            let check = |(_, plan): &(_, Plan<T>)| plan.check_runnable().and_then(|()| plan.accepts(packed));
+            plans.iter().try_for_each(check).map_err(|error| of_layer(i, &error))?;
         }
         let (of_x, y_shape) = (RowsOf::new("X", x.len(), &self.input_shape(), x_pixel)?, self.output_shape());
         let of_y = RowsOf::new("Y", y.len(), &y_shape, y_pixel)?;
-        let residual_len = residual.map_or(usize::MAX, <[T]>::len);
         let of_residual = match residual {
-            Some(_) => RowsOf::new("the residual", residual_len, &y_shape, residual_pixel)?,
+            Some(residual) => RowsOf::new("the residual", residual.len(), &y_shape, residual_pixel)?,
             None => of_y,
         };
-        let slots = self.slots(threads)?;
-        let of_layers = if self.shares_layers() { threads } else { Threads::Serial };
+        let count = self.checked_count(threads)?;
+        // An executor's width may change.
+        let threads = threads.at_most(count);
+        let (slots, of_layers) =
+            if self.shares_layers() { (1, threads) } else { (count.min(MOST_PARTS), Threads::Serial) };
         let share_of = self.scratch.lines();
-        let (has, needs) =
-            (workspace.as_ref().map(|lines| size_of_val(&**lines)), slots * share_of * size_of::<Line>());
+        let needs = slots * share_of * size_of::<Line>();
         let mut own = None;
         let scratch = match workspace {
-            Some(lines) => lines,
+            Some((lines, unaligned)) if size_of_val(lines) < needs => {
+                let has = Workspace::description(size_of_val(lines), unaligned);
+                bail!(Workspace, "Conv: {has}, a chain on {} needs {needs}", Count(count, "thread"));
+            }
+            Some((lines, _)) => lines,
             None => own.insert(Workspace::with_bytes(needs)?).lines(),
         };
-        if let Some(has) = has.filter(|has| *has < needs) {
-            bail!(Workspace, "a chain on {slots} threads needs {needs} bytes of workspace, it has {has}");
-        }
         let mut rest = y;
         for image in 0..if self.strips.is_empty() { 0 } else { of_y.images } {
-            let (of_image, behind) = split_rows(rest, of_y.rows.saturating_mul(of_y.row));
+            let (of_image, behind) = split_rows(rest, of_y.rows * of_y.row);
             rest = behind;
             let run =
                 ImageRun { chain: self, packed, x, residual, image, of_x, of_residual, y_pixel, threads: of_layers };
@@ -172,17 +188,17 @@ impl<T: Element> Chain<T> {
         Ok(())
     }
 
-    /// Parts that a run computes at the same time.
-    fn slots(&self, threads: Threads<'_>) -> Result<usize, Error> {
+    /// The number of threads, if they may run the chain.
+    fn checked_count(&self, threads: Threads<'_>) -> Result<usize, Error> {
         let (count, planned) = (threads.count(), self.threads);
         if count == 0 || count > planned {
             bail!(
                 Threads,
-                "Conv: the chain was planned for {planned} threads, the run has {count}; there must be at least 1 and \
-                 at most {planned}"
+                "Conv: the chain was planned for {}, the run has {count}; there must be at least 1 and at most {planned}",
+                Count(planned, "thread")
             );
         }
-        Ok(if self.shares_layers() { 1 } else { count.min(MOST_PARTS) })
+        Ok(count)
     }
 }
 
@@ -209,7 +225,7 @@ impl<T: Element> ImageRun<'_, T> {
             }
             let of_part = &strips[share(strips.len(), slots, part)];
             let rows: usize = of_part.iter().map(|strip| strip.outputs.len()).sum();
-            let (y, behind) = split_rows(core::mem::take(&mut rest), rows.saturating_mul(row));
+            let (y, behind) = split_rows(core::mem::take(&mut rest), rows * row);
             rest = behind;
             Mutex::new(y)
         });
@@ -246,7 +262,7 @@ impl<T: Element> ImageRun<'_, T> {
                     &inputs[..strip.inputs.len() * len]
                 }
             };
-            let (of_strip, next) = split_rows(core::mem::take(&mut rest), strip.outputs.len().saturating_mul(row));
+            let (of_strip, next) = split_rows(core::mem::take(&mut rest), strip.outputs.len() * row);
             rest = next;
             let residual = self.residual.map(|residual| self.of_residual.get(residual, self.image, &strip.outputs));
             let last = LastRows { y: of_strip, pixel: self.y_pixel, residual, residual_pixel: self.of_residual.pixel };

@@ -36,6 +36,9 @@ pub(super) fn strips(axis: &Axis, most: usize) -> impl Iterator<Item = Strip> + 
     })
 }
 
+/// Strips of an image, at most: their rows are listed.
+const MOST_STRIPS: usize = 1 << 12;
+
 /// The number of strips. Where one strip's halo would reach beyond the next strip, or a strip would see padding
 /// alone, strips are larger than asked for.
 fn count(axis: &Axis, most: usize) -> usize {
@@ -44,7 +47,7 @@ fn count(axis: &Axis, most: usize) -> usize {
         return 1;
     }
     let least = extent.saturating_sub(axis.stride).div_ceil(axis.stride).max(1);
-    axis.output.div_ceil(most.max(1)).min(axis.output / least).max(1)
+    axis.output.div_ceil(most.max(1)).min(axis.output / least).clamp(1, MOST_STRIPS)
 }
 
 /// The rows of X that some outputs read.

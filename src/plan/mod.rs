@@ -26,6 +26,7 @@ pub use cache::PlanCache;
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
 pub use planner::Planner;
+pub(crate) use run::MOST_SPREAD;
 pub use run::Run;
 pub use tune::Tuning;
 

@@ -69,7 +69,7 @@ pub struct Run<'a, 'y, T: Element> {
 }
 
 /// Elements that pixels with a stride of their own may spread over: kernels read them through tables.
-const MOST_SPREAD: usize = 1 << 30;
+pub(crate) const MOST_SPREAD: usize = 1 << 30;
 
 /// The distances that the caller sets.
 #[derive(Clone, Copy, Default)]

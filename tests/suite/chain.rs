@@ -1,10 +1,10 @@
 //! Chains: layers behind one another in strips of rows.
 
-use crate::common::isas;
 use crate::common::operands::bits;
+use crate::common::{Scoped, isas};
 use convoke::{
-    Accuracy, Activation, Chain, ChainRun, Conv, Error, ErrorKind, Isa, Layout, Machine, PackedWeights, Planner, Run,
-    Workspace,
+    Accuracy, Activation, Chain, ChainRun, Conv, Error, ErrorKind, Executor, Isa, Layout, Machine, PackedWeights,
+    Planner, Run, Threads, Workspace,
 };
 use convoke_tools::data::{Random, Scalar};
 use convoke_tools::named;
@@ -56,9 +56,14 @@ impl<T: Scalar> Layers<T> {
             let pads: Vec<_> =
                 [list(&mut |random| random.below(3) as i64), list(&mut |random| random.below(3) as i64)].concat();
             let strides: Vec<_> = strides.into_iter().map(|stride| if is_middle { stride } else { 1 }).collect();
+            let dilations: Vec<_> = list(&mut |random| random.below(2) as i64).iter().map(|more| 1 + more).collect();
             let mut shape = vec![m, of_group];
             shape.extend(&kernels);
-            let conv = last(Conv::new(shape.clone())).group((channels / of_group) as i64).strides(strides).pads(pads);
+            let conv = last(Conv::new(shape.clone()))
+                .group((channels / of_group) as i64)
+                .strides(strides)
+                .dilations(dilations)
+                .pads(pads);
             let activation =
                 [Activation::None, Activation::Relu, Activation::LeakyRelu { alpha: 0.5 }][random.below(3)];
             layers.w.push(integers(random, shape.iter().product()));
@@ -103,7 +108,7 @@ fn widen<T: Scalar>(x: &[T], (channels, pixel): (usize, usize), fill: f64) -> Ve
 fn random_chains_agree_with_layer_after_layer() {
     fn check<T: Scalar>() {
         let mut random = Random::new(21);
-        let mut strips = 0;
+        let (mut strips, mut runs) = (0, 0);
         for case in 0..60 {
             let layers = Layers::<T>::random(&mut random, 1 + case % 3);
             for isa in isas() {
@@ -116,7 +121,7 @@ fn random_chains_agree_with_layer_after_layer() {
                     Err(error) if error.kind() == ErrorKind::InvalidShape => continue,
                     Err(error) => panic!("{error}"),
                 };
-                strips = strips.max(chain.strips());
+                (strips, runs) = (strips.max(chain.strips()), runs + 1);
                 let packed = layers.pack(&chain);
                 let x = integers::<T>(&mut random, layers.x_shape.iter().product());
                 let y_shape = chain.output_shape();
@@ -127,6 +132,10 @@ fn random_chains_agree_with_layer_after_layer() {
 
                 let mut y = vec![T::from_f64(f64::NAN); expected.len()];
                 chain.run(ChainRun::new(&x, &packed, &mut y).residual(residual).workspace(&mut workspace)).unwrap();
+                assert!(bits(&y) == bits(&expected), "{chain:?}");
+                let mut y = vec![T::from_f64(f64::NAN); expected.len()];
+                let run = ChainRun::new(&x, &packed, &mut y).residual(residual).workspace(&mut workspace);
+                chain.run(run.threads(Threads::Executor(&Scoped(3)))).unwrap();
                 assert!(bits(&y) == bits(&expected), "{chain:?}");
 
                 // Channels of wider tensors.
@@ -140,7 +149,7 @@ fn random_chains_agree_with_layer_after_layer() {
                 assert!(bits(&y) == bits(&widen(&expected, (m, m + 5), 77.0)), "{chain:?}");
             }
         }
-        assert!(strips > 4, "there are few strips");
+        assert!(strips > 4 && runs > 30, "{runs} chains of at most {strips} strips");
     }
     for_each_type!(check());
 }
@@ -159,7 +168,6 @@ fn block(channels: usize, wide: usize, stride: i64) -> [(Conv, Activation); 3] {
 #[test]
 #[cfg(feature = "rayon")]
 fn a_chain_gives_the_same_bits_on_any_number_of_threads() {
-    use convoke::Threads;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
     let threads = Threads::Pool(&pool);
     // With many strips each thread has some; with few, threads share each layer.
@@ -217,13 +225,53 @@ fn a_chain_without_elements_runs() {
 /// Where X has no channels, its pixels may be any distance apart.
 #[test]
 fn an_x_without_channels_in_a_chain_may_have_any_pixel_stride() {
-    let chain = Planner::new().chain::<f32>([(last(Conv::new([2, 0, 1])), Activation::None)], &[2, 0, 3]).unwrap();
+    let layer = (last(Conv::new([2, 0, 1, 1])), Activation::None);
+    let chain = Planner::new().chain::<f32>([layer], &[2, 0, 3, 10]).unwrap();
     let packed = [chain.layer(0).pack(&[], Some(&[1.0, 2.0])).unwrap()];
     for stride in [3, usize::MAX / 8] {
-        let mut y = [0.0; 12];
+        let mut y = [0.0; 120];
         chain.run(ChainRun::new(&[], &packed, &mut y).x_pixel_stride(stride)).unwrap();
-        assert_eq!(y, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+        assert!(y.chunks(2).all(|pixel| pixel == [1.0, 2.0]));
     }
+}
+
+/// The rows of strips are listed, and must not take memory by the size of X.
+#[test]
+fn a_chain_of_absurdly_many_rows_has_few_strips() {
+    let layer = || (last(Conv::new([1, 1, 1, 1])), Activation::None);
+    let chain = Planner::new().chain::<f32>([layer()], &[1, 1, 1 << 28, 1 << 18]).unwrap();
+    assert!((2..=4096).contains(&chain.strips()));
+    // A batch of none has no elements, whatever the other sizes.
+    let wide = (last(Conv::new([4, 1 << 30, 1, 1])), Activation::None);
+    assert_eq!(Planner::new().chain::<f32>([wide], &[0, 1 << 30, 1, 1 << 40]).unwrap().strips(), 0);
+}
+
+/// An executor may say another number of threads whenever it is asked.
+#[test]
+fn an_executor_whose_width_grows_does_not_stop_a_chain() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    struct Growing(AtomicUsize);
+    impl Executor for Growing {
+        fn width(&self) -> usize {
+            1 + self.0.fetch_add(1, Ordering::Relaxed)
+        }
+        fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+            (0..count).for_each(call);
+        }
+    }
+    let chain = Planner::new().threads(2).chain::<f32>(block(4, 8, 1), &[1, 4, 5, 5]).unwrap();
+    let w = [vec![0.5; 8 * 4], vec![0.5; 8 * 9], vec![0.5; 4 * 8]];
+    let packed: Vec<_> = (0..3).map(|i| chain.layer(i).pack(&w[i], None).unwrap()).collect();
+    let mut results = [1, 2].map(|first| {
+        let mut y = vec![f32::NAN; 100];
+        let executor = Growing(AtomicUsize::new(first - 1));
+        chain.run(ChainRun::new(&[1.0; 100], &packed, &mut y).threads(Threads::Executor(&executor))).unwrap();
+        y
+    });
+    assert!(results[0].iter().all(|y| y.is_finite()));
+    results.rotate_left(1);
+    assert_eq!(results[0], results[1]);
 }
 
 #[test]
@@ -247,10 +295,8 @@ fn what_is_wrong_with_a_chain_is_named() {
     let chain = plan(&[taps(4, 4)]).unwrap();
     let bytes = chain.workspace_bytes();
     let limited = planner.clone().workspace_limit(bytes.saturating_sub(1)).chain::<f32>([taps(4, 4)], &[1, 4, 8, 8]);
-    if bytes > 0 {
-        let text = format!("a chain needs {bytes} bytes of workspace, the limit is {}", bytes - 1);
-        refused(limited, ErrorKind::Workspace, &text);
-    }
+    let text = format!("a chain needs {bytes} bytes of workspace, the limit is {}", bytes - 1);
+    refused(limited, ErrorKind::Workspace, &text);
 
     let packed = [chain.layer(0).pack(&[1.0; 144], None).unwrap()];
     let mut y = [7.0; 144];
@@ -272,6 +318,10 @@ fn what_is_wrong_with_a_chain_is_named() {
     fails(&|y| chain.run(ChainRun::new(&x, &packed, y).x_pixel_stride(3)), ErrorKind::InvalidShape, text);
     let text = "Conv: X exceeds the address space: its pixels are 18446744073709551615 elements apart";
     fails(&|y| chain.run(ChainRun::new(&x, &packed, y).x_pixel_stride(usize::MAX)), ErrorKind::Overflow, text);
+    let text = "Conv: X has a pixel stride of 33554432: the pixels of an image spread over 2147483648 elements, more \
+                than 1073741824";
+    let spread = |y: &mut [f32]| chain.run(ChainRun::new(&x, &packed, y).x_pixel_stride(1 << 25));
+    fails(&spread, ErrorKind::Overflow, text);
     let other = planner.plan::<f32>(last(Conv::new([4, 4, 3, 3])).strides([2, 2]), &[1, 4, 8, 8]).unwrap();
     let wrong = [other.pack(&[1.0; 144], None).unwrap()];
     let error = chain.run(ChainRun::new(&x, &wrong, &mut y)).unwrap_err();
