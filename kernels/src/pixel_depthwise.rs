@@ -2,7 +2,6 @@
 //! descriptors, raw arguments, and the safe call.
 
 use crate::dest::Dest;
-use crate::generic::pixel_depthwise::fits_groups;
 use crate::isa::Code;
 use crate::pixel::{PixelEpilogue, PixelInput, PixelStore};
 use crate::simd::Simd;
@@ -33,6 +32,11 @@ pub(crate) struct DepthwisePixelArgs<T> {
     pub(crate) group: usize,
     pub(crate) spread: *const u32,
     pub(crate) store: PixelStore<T>,
+}
+
+/// Whether a tile of `mr` sums fits the registers beside as many vectors of X, weights, a permutation and its result.
+pub(crate) const fn fits_groups<V: Simd>(mr: usize) -> bool {
+    (2 * mr + 3) * V::REGISTERS <= V::REGISTER_FILE
 }
 
 /// Channels of a group, at most.

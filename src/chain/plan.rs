@@ -4,8 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::run::MOST_PARTS;
-use super::strips::{Strip, strips};
+use super::strips::{MOST_PARTS, Strip, strips};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::{Ledger, Line, Piece};

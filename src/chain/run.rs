@@ -5,15 +5,12 @@ use core::array;
 use spin::Mutex;
 
 use super::plan::{Chain, StripLayer, of_layer, row_lens};
-use super::strips::Strip;
+use super::strips::{MOST_PARTS, Strip};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::{Arena, Line, Threads, Workspace, share};
 use crate::plan::{MOST_SPREAD, PackedWeights, Plan, Run};
 use crate::units::Count;
-
-/// Parts of an image, at most, that threads compute at the same time. Each begins with a halo of its own.
-pub(super) const MOST_PARTS: usize = 64;
 
 /// What a [run](Chain::run) of a chain reads and writes: X, the packed weights of each layer, Y, and what else is asked
 /// for.

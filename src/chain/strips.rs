@@ -5,6 +5,10 @@ use core::ops::Range;
 use crate::Axis;
 use crate::exec::share;
 
+/// Parts of an image, at most, that threads compute at the same time: each has neighbouring strips, and begins with a
+/// halo of its own.
+pub(super) const MOST_PARTS: usize = 64;
+
 /// The rows that one strip has of the tensors before and behind the layer that reads several rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Strip {

@@ -10,7 +10,7 @@
 use crate::Real;
 use crate::activation::{ActivateArgs, Activation};
 use crate::pixel::{PixelStore, PixelTaps};
-use crate::pixel_depthwise::DepthwisePixelArgs;
+use crate::pixel_depthwise::{DepthwisePixelArgs, fits_groups};
 use crate::simd::Simd;
 
 /// Tiles of `MR` pixels, of which `NRV` vectors of channels are summed at a time, or one where the taps of a row
@@ -50,11 +50,6 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
             }
         }
     }
-}
-
-/// Whether a tile of `mr` sums fits the registers beside as many vectors of X, weights, a permutation and its result.
-pub(crate) const fn fits_groups<V: Simd>(mr: usize) -> bool {
-    (2 * mr + 3) * V::REGISTERS <= V::REGISTER_FILE
 }
 
 /// A tile of groups of several channels, tap by tap.
