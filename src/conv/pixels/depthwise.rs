@@ -21,7 +21,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry, Layout, Op};
 
 /// Channels of a block of weights, at most, if a group has no more: what a chunk reads of them stays near while
 /// all taps are summed.
@@ -30,14 +30,15 @@ const MOST_CHANNELS: usize = 128;
 /// The kernels, by pixels.
 type DepthwiseHeights<A> = &'static [DepthwisePixelKernel<A>];
 
-/// Whether each group has one channel of X, or a few of X and of Y.
+/// Whether each group has one channel of X, or a few of X and of Y, which are then parts of pixels.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    let is_last = [geometry.x_layout, geometry.y_layout].contains(&Layout::ChannelsLast);
     match (geometry.in_channels_per_group(), geometry.out_channels_per_group()) {
         (1, _) => Ok(()),
-        (c, m) if c == m && c.is_power_of_two() && c <= MOST_GROUP => Ok(()),
+        (c, m) if c == m && c.is_power_of_two() && c <= MOST_GROUP && is_last => Ok(()),
         (c, m) => Err(alloc::format!(
-            "{c} input and {m} output channels a group, must be 1 input channel, or as many of both: a power of 2 up to \
-             {MOST_GROUP}"
+            "{c} input and {m} output channels a group, must be 1 input channel, or, with channels last in X or Y, \
+             as many of both: a power of 2 up to {MOST_GROUP}"
         )),
     }
 }
