@@ -2,7 +2,8 @@
 //!
 //! A layer that reads several rows, such as a depthwise one, may have layers before and behind it that read one. A
 //! strip is some rows of its Y. The layers before it compute the rows that it reads, but for those that the strip
-//! before has computed already; the layers behind it take its rows on into Y. So the tensors in between are never in memory as a whole.
+//! before has computed already. The layers behind it take its rows on into Y. So the tensors in between are never in
+//! memory as a whole.
 //!
 //! - [`strips`]: the rows of each strip.
 //! - [`plan`]: the plans of all layers for the rows of all strips.

@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::fmt;
 
 use super::strips::{MOST_PARTS, Strip, strips};
@@ -53,6 +54,8 @@ pub struct Chain<T: Element> {
     pub(super) middle: usize,
     pub(super) strips: Vec<Strip>,
     pub(super) threads: usize,
+    /// Whether the threads share each layer. Otherwise each has strips.
+    pub(super) shares_layers: bool,
     pub(super) scratch: Ledger,
     pub(super) pieces: StripPieces<T>,
 }
@@ -84,13 +87,29 @@ impl<T: Element> StripLayer<T> {
         &plan.expect("plans are made for the rows of all strips").1
     }
 
-    /// Adds the plan of a call, if there is none. All accept the weights of the first one.
-    fn add(
-        &mut self,
-        (planner, threads): (&Planner, usize),
-        activation: Activation,
-        rows: RowsOfCall,
-    ) -> Result<(), Error> {
+    /// A layer before the middle one, the middle one, or one behind it, as its `place` says, with the plans of all
+    /// strips. The first is of a strip in the middle of X, which most strips are like: all accept its weights.
+    fn new(geometry: Geometry, planner: &Planner, (place, strips): (Ordering, &[Strip])) -> Result<Self, Error> {
+        let axis = geometry.axes[0];
+        let mut new = Self { geometry, plans: Vec::new() };
+        let (before, behind) = strips.split_at(strips.len() / 2);
+        for Strip { outputs, inputs, pads, carried, halo } in behind.iter().chain(before) {
+            let calls = match place {
+                Ordering::Less => [(halo - carried, [0, 0]), (inputs.end - halo, [0, 0])],
+                Ordering::Equal => [(inputs.len(), *pads); 2],
+                Ordering::Greater => [(outputs.len(), [0, 0]); 2],
+            };
+            calls.into_iter().filter(|(rows, _)| *rows > 0).try_for_each(|call| new.add(planner, call))?;
+        }
+        if new.plans.is_empty() {
+            // Y is empty, and nothing is computed: the plan packs.
+            new.add(planner, (axis.input, [axis.pad_begin, axis.pad_end]))?;
+        }
+        Ok(new)
+    }
+
+    /// Adds the plan of a call, if there is none.
+    fn add(&mut self, planner: &Planner, rows: RowsOfCall) -> Result<(), Error> {
         if self.plans.iter().any(|(of, _)| *of == rows) {
             return Ok(());
         }
@@ -107,8 +126,10 @@ impl<T: Element> StripLayer<T> {
             .layouts(Layout::ChannelsLast, Layout::ChannelsLast);
         let mut shape = geometry.input_shape();
         (shape[0], shape[2]) = (geometry.batch.min(1), rows.0);
-        let first = self.plans.first().map(|(_, plan)| plan);
-        let plan = planner.of_chain(threads, activation, first).plan(conv, &shape)?;
+        let plan = match self.plans.first() {
+            Some((_, first)) => planner.clone().packed_like(first).plan(conv, &shape)?,
+            None => planner.plan(conv, &shape)?,
+        };
         self.plans.push((rows, plan));
         Ok(())
     }
@@ -164,17 +185,17 @@ impl Planner {
             0 => Vec::new(),
             _ => strips(&geometries[middle].axes[0], most).collect(),
         };
-        let layers = geometries.into_iter().map(|geometry| StripLayer { geometry, plans: Vec::new() }).collect();
-        let mut chain = Chain {
-            layers,
-            middle,
-            strips,
-            threads,
-            scratch: Ledger::default(),
-            pieces: StripPieces::book(&mut Ledger::default(), 0, [0; 2], 0),
-        };
-        chain.add_plans(self, &activations)?;
-        chain.book();
+        // Threads share each layer, if there are more of them than strips. Otherwise each has strips.
+        let shares_layers = strips.len() < threads;
+        let planner = |activation| self.of_chain(if shares_layers { threads } else { 1 }, activation);
+        let mut layers = Vec::new();
+        for (i, (geometry, activation)) in geometries.into_iter().zip(activations).enumerate() {
+            let layer = StripLayer::new(geometry, &planner(activation), (i.cmp(&middle), &strips));
+            layers.push(layer.map_err(|error| of_layer(i, &error))?);
+        }
+        let mut scratch = Ledger::default();
+        let pieces = StripPieces::book(&mut scratch, (&layers, middle), &strips);
+        let chain = Chain { layers, middle, strips, threads, shares_layers, scratch, pieces };
         let bytes = chain.workspace_bytes();
         if bytes > limit {
             bail!(Workspace, "a chain needs {bytes} bytes of workspace, the limit is {limit}");
@@ -212,72 +233,33 @@ fn most_rows<T>(machine: &Machine, layers: &[Geometry], middle: usize) -> usize 
     room.saturating_sub(all) / each.max(1)
 }
 
-impl<T> StripPieces<T> {
-    fn book(scratch: &mut Ledger, inputs: usize, rows: [usize; 2], workspace: usize) -> Self {
+impl<T: Element> StripPieces<T> {
+    fn book(scratch: &mut Ledger, (layers, middle): (&[StripLayer<T>], usize), strips: &[Strip]) -> Self {
+        let most = |of: fn(&Strip) -> usize| strips.iter().map(of).max().unwrap_or(0);
+        let row_len = |layer: &StripLayer<T>| row_lens(&layer.geometry)[1];
+        let inputs = match middle.checked_sub(1) {
+            Some(before) => most(|strip| strip.inputs.len()) * row_len(&layers[before]),
+            None => 0,
+        };
+        let calls = most(|strip| (strip.halo - strip.carried).max(strip.inputs.end - strip.halo));
+        let outputs = most(|strip| strip.outputs.len());
+        let (before, behind) = (&layers[..middle.saturating_sub(1)], &layers[middle..layers.len() - 1]);
+        // Where layers have one tensor between them, it takes the first rows.
+        let rows = [1, 2].map(|tensors| {
+            let of = |layers: &[StripLayer<T>]| layers.iter().map(row_len).max().filter(|_| layers.len() >= tensors);
+            (calls * of(before).unwrap_or(0)).max(outputs * of(behind).unwrap_or(0))
+        });
+        let plans = layers.iter().flat_map(|layer| &layer.plans);
+        let workspace = plans.map(|(_, plan)| plan.workspace_bytes()).max().unwrap_or(0);
         Self {
             inputs: scratch.book("rows of a strip", inputs),
             rows: rows.map(|rows| scratch.book("rows between layers", rows)),
-            workspace: scratch.book("workspace of layers", workspace),
+            workspace: scratch.book("workspace of layers", workspace.div_ceil(size_of::<Line>())),
         }
     }
 }
 
 impl<T: Element> Chain<T> {
-    fn add_plans(&mut self, planner: &Planner, activations: &[Activation]) -> Result<(), Error> {
-        // The weights are those of a strip in the middle of X, which most strips are like.
-        let (count, threads) = (self.strips.len(), if self.shares_layers() { self.threads } else { 1 });
-        let order = (count / 2..count).chain(0..count / 2);
-        for (i, (layer, activation)) in self.layers.iter_mut().zip(activations).enumerate() {
-            let mut add = |rows: usize, pads| {
-                if rows > 0 { layer.add((planner, threads), *activation, (rows, pads)) } else { Ok(()) }
-            };
-            let mut add_all = || {
-                for Strip { outputs, inputs, pads, carried, halo } in order.clone().map(|index| &self.strips[index]) {
-                    match i.cmp(&self.middle) {
-                        core::cmp::Ordering::Less => {
-                            add(halo - carried, [0, 0])?;
-                            add(inputs.end - halo, [0, 0])?;
-                        }
-                        core::cmp::Ordering::Equal => add(inputs.len(), *pads)?,
-                        core::cmp::Ordering::Greater => add(outputs.len(), [0, 0])?,
-                    }
-                }
-                Ok(())
-            };
-            add_all().map_err(|error| of_layer(i, &error))?;
-            if layer.plans.is_empty() {
-                // Y is empty, and nothing is computed: the plan packs.
-                let axis = layer.geometry.axes[0];
-                let rows = (axis.input, [axis.pad_begin, axis.pad_end]);
-                layer.add((planner, threads), *activation, rows).map_err(|error| of_layer(i, &error))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn book(&mut self) {
-        let most = |of: fn(&Strip) -> usize| self.strips.iter().map(of).max().unwrap_or(0);
-        let row_len = |layer: &StripLayer<T>| row_lens(&layer.geometry)[1];
-        let of_layers = |layers: &[StripLayer<T>]| layers.iter().map(row_len).max().unwrap_or(0);
-        let inputs = match self.middle.checked_sub(1) {
-            Some(before) => most(|strip| strip.inputs.len()) * row_len(&self.layers[before]),
-            None => 0,
-        };
-        // Where layers have one tensor between them, it takes the first rows.
-        let before = &self.layers[..self.middle.saturating_sub(1)];
-        let behind = &self.layers[self.middle..self.layers.len() - 1];
-        let calls = most(|strip| (strip.halo - strip.carried).max(strip.inputs.end - strip.halo));
-        let outputs = most(|strip| strip.outputs.len());
-        let rows = [1, 2].map(|tensors| {
-            let of = |layers: &[StripLayer<T>]| if layers.len() < tensors { 0 } else { of_layers(layers) };
-            (calls * of(before)).max(outputs * of(behind))
-        });
-        let plans = self.layers.iter().flat_map(|layer| &layer.plans);
-        let workspace = plans.map(|(_, plan)| plan.workspace_bytes()).max().unwrap_or(0);
-        self.scratch = Ledger::default();
-        self.pieces = StripPieces::book(&mut self.scratch, inputs, rows, workspace.div_ceil(size_of::<Line>()));
-    }
-
     /// The number of layers.
     #[must_use]
     pub fn layers(&self) -> usize {
@@ -316,13 +298,8 @@ impl<T: Element> Chain<T> {
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         // Plans for several threads count their scratch for all.
-        let threads = if self.shares_layers() { 1 } else { self.threads.min(MOST_PARTS) };
+        let threads = if self.shares_layers { 1 } else { self.threads.min(MOST_PARTS) };
         self.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(threads)
-    }
-
-    /// Whether the threads share each layer, because there are more of them than strips. Otherwise each has strips.
-    pub(super) fn shares_layers(&self) -> bool {
-        self.strips.len() < self.threads
     }
 
     pub(super) fn last(&self) -> &Geometry {

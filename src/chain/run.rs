@@ -6,10 +6,12 @@ use spin::Mutex;
 
 use super::plan::{Chain, StripLayer, of_layer, row_lens};
 use super::strips::{MOST_PARTS, Strip};
+use crate::Layout;
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::{Arena, Line, Threads, Workspace, share};
 use crate::plan::{MOST_SPREAD, PackedWeights, Plan, Run};
+use crate::spec::Strides;
 use crate::units::Count;
 
 /// What a [run](Chain::run) of a chain reads and writes: X, the packed weights of each layer, Y, and what else is asked
@@ -85,14 +87,13 @@ impl RowsOf {
         if distance < channels {
             bail!(InvalidShape, "Conv: {name} has a pixel stride of {distance}, a pixel has {channels} elements");
         }
-        let pixels = shape[2..].iter().fold(shape[0], |pixels, size| pixels.saturating_mul(*size));
+        let positions: usize = shape[2..].iter().product();
+        let needed =
+            Strides::new(Layout::ChannelsLast, channels, positions, distance).span(shape[0], channels, positions);
         // Without elements, it does not matter where they would be.
-        let (row, needed) = match pixels.min(channels) {
-            0 => (Some(0), Some(0)),
-            _ => (
-                shape[3..].iter().try_fold(distance, |row, size| row.checked_mul(*size)),
-                (pixels - 1).checked_mul(distance).and_then(|last| last.checked_add(channels)),
-            ),
+        let row = match needed {
+            Some(0) => Some(0),
+            _ => shape[3..].iter().try_fold(distance, |row, size| row.checked_mul(*size)),
         };
         let (Some(row), Some(needed)) = (row, needed) else {
             bail!(Overflow, "Conv: {name} exceeds the address space: its pixels are {distance} elements apart");
@@ -162,7 +163,7 @@ impl<T: Element> Chain<T> {
         // An executor's width may change.
         let threads = threads.at_most(count);
         let (slots, of_layers) =
-            if self.shares_layers() { (1, threads) } else { (count.min(MOST_PARTS), Threads::Serial) };
+            if self.shares_layers { (1, threads) } else { (count.min(MOST_PARTS), Threads::Serial) };
         let share_of = self.scratch.lines();
         let needs = slots * share_of * size_of::<Line>();
         let mut own = None;

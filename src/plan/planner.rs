@@ -306,10 +306,14 @@ impl Planner {
         Ok((self.checked_machine("Conv")?, self.threads, self.workspace_limit))
     }
 
-    /// For a layer of a chain, on some threads. The plan accepts the weights of another one, if there is one.
-    pub(crate) fn of_chain<T: Element>(&self, threads: usize, activation: Activation, like: Option<&Plan<T>>) -> Self {
-        let packed = like.map(Plan::formats);
-        Self { activation, packed, threads, workspace_limit: usize::MAX, ..self.clone() }
+    /// For a layer of a chain, on some threads.
+    pub(crate) fn of_chain(&self, threads: usize, activation: Activation) -> Self {
+        Self { activation, threads, workspace_limit: usize::MAX, ..self.clone() }
+    }
+
+    /// Makes plans that accept the weights of another plan.
+    pub(crate) fn packed_like<T: Element>(self, plan: &Plan<T>) -> Self {
+        Self { packed: Some(plan.formats()), ..self }
     }
 
     fn check_threads(&self, name: &str) -> Result<(), Error> {

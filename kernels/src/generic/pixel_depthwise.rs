@@ -30,7 +30,10 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
                 _ if const { fits_groups::<V>(MR) } && args.group > 1 => groups::<V, MR>(args, tile),
                 1 => taps::<V, MR, NRV>(args, tile),
                 3 => rows_of_taps::<V, MR, 3>(args, tile, shared),
-                5 => rows_of_taps::<V, MR, 5>(args, tile, shared),
+                // Beside the sums of larger tiles, registers have no room for five weights.
+                5 if const { MR * V::REGISTERS <= V::REGISTER_FILE / 2 } => {
+                    rows_of_taps::<V, MR, 5>(args, tile, shared);
+                }
                 _ => rows_of_taps::<V, MR, 0>(args, tile, shared),
             }
             if !matches!(activation.activation, Activation::Clamp(..)) {

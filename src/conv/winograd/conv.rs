@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{Real, transpose};
+use convoke_kernels::Real;
 
 use super::run::{OperatorView, OutputBox, RowScratch, TileOperator, TileRow, Winograd};
 use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, three};
@@ -75,10 +75,9 @@ pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorVi
     // Activations other than clamps read what was stored.
     let past_cache = is_large && is_whole_line && Finish::new(request).is_clamp();
     let view = WinogradView { past_cache, ..view(geometry)? };
-    // A pixel of a vector of filters, and once more where it is finished before it is rounded: where kernels cannot
-    // store into Y.
-    let staged = if view.stores == PixelStores::Pixels { 1 + usize::from(!T::DIRECT) } else { 0 };
-    Ok((view, staged * lanes::<T::Acc>(request.isa()), Box::new(WinogradConv)))
+    // A pixel of a vector of filters, where it is finished before it is rounded.
+    let is_finished = view.stores == PixelStores::Pixels && !T::DIRECT;
+    Ok((view, usize::from(is_finished) * lanes::<T::Acc>(request.isa()), Box::new(WinogradConv)))
 }
 
 struct WinogradConv;
@@ -181,22 +180,21 @@ impl<T: Element> TileOperator<T> for WinogradConv {
     }
 }
 
-/// Stores the products of a row of tiles into a Y whose channels come last: rows of pixels become pixels of a
-/// vector of channels.
+/// Stores the products of a row of tiles into a Y whose channels come last, where kernels cannot: they store pixels in
+/// scratch.
 fn store_pixels<T: Element>(
     core: &Winograd<T>,
     store: &OutputStore<'_, '_, T>,
     row: &TileRow<'_, T::Acc>,
-    RowScratch { rows, interleaved, marks }: RowScratch<'_, T::Acc>,
+    RowScratch { rows: pixels, interleaved: finished, marks }: RowScratch<'_, T::Acc>,
 ) -> bool {
     let (geometry, sub, AxisRoles { depth, down, along }) = (&core.geometry, &row.sub, &core.view.roles);
     let channel = row.group * core.view.filters + row.filters.start;
     let (count, channels) = (row.filters.len(), channel..channel + row.filters.len());
-    let is_good = core.store_rows(row, &store.staging(&store.io.bias[channels.clone()]), rows, marks);
+    let bias = store.staging(&store.io.bias[channels.clone()]);
+    let is_good = core.store_in(row, (1, row.width * count, count), &bias, pixels, marks);
     for (good, i) in core.good_pixels(row, marks).flat_map(|good| (0..row.height).map(move |i| (good.clone(), i))) {
-        let (pixels, finished) = interleaved.split_at_mut(good.len() * count);
-        let rows = &rows[core.row_at(0, i) + good.start..];
-        transpose(core.isa, (count, good.len()), (rows, core.row_at(1, 0)), (pixels, count));
+        let sums = &pixels[(i * row.width + good.start) * count..][..good.len() * count];
         let slice = (sub.image * depth.output + row.slice) * down.output;
         let place = PixelPlace {
             layout: Layout::ChannelsLast,
@@ -206,8 +204,8 @@ fn store_pixels<T: Element>(
             count: good.len(),
             channels: channels.clone(),
         };
-        store.pixels(&place, count, (finished, &mut []), |y, ld, epilogue| {
-            epilogue.finish((pixels, count), y, ld, (good.len(), count));
+        store.pixels(&place, count, (&mut *finished, &mut []), |y, ld, epilogue| {
+            epilogue.finish((sums, count), y, ld, (good.len(), count));
         });
     }
     is_good

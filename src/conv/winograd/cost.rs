@@ -200,8 +200,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let [outputs_down, outputs_along] = self.scheme.outputs();
         let pixels = (size.tiles() * outputs_down * outputs_along) as f64;
         // The pixels of a phase of a dilation are not neighbours, and are moved one by one.
-        let scattered = if distance(&view.roles.along) == 1 { 0.0 } else { 1.0 };
-        let scatter = |elements: f64| Item::SCATTERED_ELEMENTS.times(scattered * elements);
+        let scatter = |elements: f64| Item::SCATTERED_ELEMENTS.times(self.dilated() * elements);
         let chunks_of_slice =
             self.slices_of_task().div_ceil(blocking.chunk.slices) as f64 / self.slices_of_task() as f64;
         let waiting = traffic.waiting(self, self.count, blocking.chunk) * (chunks_of_slice / self.count as f64);
@@ -220,6 +219,11 @@ impl<'a, T: Real> CostModel<'a, T> {
         }
     }
 
+    /// 1 if the elements of a row are a dilation apart, otherwise 0.
+    fn dilated(&self) -> f64 {
+        if distance(&self.view.roles.along) == 1 { 0.0 } else { 1.0 }
+    }
+
     /// The work of transforming the tiles of one slice of X, which have `padded` elements in each
     /// channel.
     fn input(&self, size: &BlockSize, padded: f64) -> Work {
@@ -232,7 +236,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         // Those of a dilation too, by a call for each window and a part of it for each row.
         let down = scheme.kernel.down();
         let rows = size.images * (size.rows * down.outputs + down.values - down.outputs);
-        let dilated = if distance(&view.roles.along) == 1 { 0.0 } else { 1.0 };
+        let dilated = self.dilated();
         let of_channel = Item::TRANSFORM_CALLS.times(size.images as f64 * (1.0 + dilated))
             + Item::KERNEL_CALLS.times(rows as f64 * dilated)
             + Item::COPIED_ELEMENTS.times(phase_rows)

@@ -86,9 +86,9 @@ impl<T: Real> TileRow<'_, T> {
 
 /// Scratch for a [`TileRow`].
 pub(super) struct RowScratch<'a, T> {
-    /// Rows of pixels, at the places that [`Winograd::row_at`] says.
+    /// Rows of pixels, at the places that [`Winograd::row_at`] says, or pixels, if their channels are neighbours.
     pub(super) rows: &'a mut [T],
-    /// Interleaved rows of Y, or its pixels, if their channels are neighbours.
+    /// Interleaved rows of Y, or pixels that are finished before they are rounded.
     pub(super) interleaved: &'a mut [T],
     /// Which tiles are not finite.
     pub(super) marks: &'a mut [u8],
@@ -234,7 +234,7 @@ pub(super) struct ScratchPieces<A> {
 
 impl<A: Compute> ScratchPieces<A> {
     /// Books scratch for all blocks, and panels of `nr` filters. `interleaved` is how many elements of Y
-    /// a pixel of a vector of filters has, if rows of Y are interleaved in scratch; otherwise 0.
+    /// a pixel of a vector of filters has, if rows or pixels of Y are finished in scratch; otherwise 0.
     pub(super) fn book<T: Element<Acc = A>>(
         ledger: &mut Ledger,
         view: &WinogradView,
@@ -289,7 +289,7 @@ pub(super) struct Scratch<'a, A> {
     pub(super) rows_in: &'a mut [A],
     /// Rows of pixels that kernels cannot write into Y.
     rows_out: &'a mut [A],
-    /// Interleaved rows of Y, or its pixels, if their channels are neighbours.
+    /// Interleaved rows of Y, or pixels that are finished before they are rounded.
     interleaved: &'a mut [A],
     /// Which tiles of a row have sums that are not finite.
     marks: &'a mut [u8],
@@ -391,8 +391,20 @@ impl<T: Element> Winograd<T> {
         rows: &mut [T::Acc],
         marks: &mut [u8],
     ) -> bool {
-        let pixels = row.pixels((self.row_at(1, 0), self.row_at(0, 1), 1), false);
-        self.blocking.scheme.kernel.output(&row.products, &pixels, &mut Dest::from_slice(rows), epilogue, marks)
+        self.store_in(row, (self.row_at(1, 0), self.row_at(0, 1), 1), epilogue, rows, marks)
+    }
+
+    /// The same, with channels, rows and pixels of a row at these distances.
+    pub(super) fn store_in(
+        &self,
+        row: &TileRow<'_, T::Acc>,
+        steps: (usize, usize, usize),
+        epilogue: &Epilogue<'_, T::Acc>,
+        scratch: &mut [T::Acc],
+        marks: &mut [u8],
+    ) -> bool {
+        let (kernel, pixels) = (self.blocking.scheme.kernel, row.pixels(steps, false));
+        kernel.output(&row.products, &pixels, &mut Dest::from_slice(scratch), epilogue, marks)
     }
 
     /// The pixels of the unmarked tiles of a row, as ranges that count from its first pixel.
