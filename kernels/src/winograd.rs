@@ -595,8 +595,8 @@ pub struct Pixels {
     pub width: usize,
     /// Number of rows, at most as many as a tile has.
     pub height: usize,
-    /// Whether the pixels are not read soon. They are then written past the caches, if aligned to
-    /// vectors.
+    /// Whether the pixels are not read soon. They are then written past the caches, if they are neighbours and
+    /// aligned to vectors.
     pub past_cache: bool,
 }
 
@@ -691,12 +691,10 @@ impl<T: Real> WinogradKernel<T> {
         let written = end(channels, channel_step, end(height, row_step, end(width, pixel_step, 1)));
         let epilogue = epilogue.checked(y, written, channels);
         let vector = self.lanes * size_of::<T>();
-        // Whole vectors begin at a multiple of the lanes in a row of pixels, or at a pixel.
-        let is_whole = pixel_step != 1 || self.lanes.is_multiple_of(self.along.outputs);
-        let step = if pixel_step == 1 { channel_step } else { pixel_step };
-        let is_aligned = is_whole
+        let is_aligned = pixel_step == 1
+            && self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
-            && step.is_multiple_of(self.lanes)
+            && channel_step.is_multiple_of(self.lanes)
             && row_step.is_multiple_of(self.lanes);
         let pixels = Pixels { past_cache: past_cache && is_aligned, ..*pixels };
         let args = OutputArgs { products: *products, bad: bad.as_mut_ptr(), pixels, y: y.as_mut_ptr(), epilogue };

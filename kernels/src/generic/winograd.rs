@@ -766,12 +766,9 @@ unsafe fn put_pixels<V: Simd>(pixels: *const V, args: &OutputArgs<'_, V::Elem>, 
         let finish = VectorEpilogue::<V>::new(&args.epilogue, args.y, at);
         for j in 0..width {
             let (sums, y) = (*pixels.add(j), args.y.add(at + j * to.pixel_step));
-            if is_plain && to.past_cache {
-                sums.clamp(lo, hi).store_past_cache(y);
-            } else if is_plain {
-                sums.clamp(lo, hi).store(y);
-            } else {
-                finish.store_first(sums, j * to.pixel_step, to.channels);
+            match is_plain {
+                true => sums.clamp(lo, hi).store(y),
+                false => finish.store_first(sums, j * to.pixel_step, to.channels),
             }
         }
     }

@@ -59,7 +59,6 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         taps,
         filters: geometry.out_channels_per_group(),
         stores: if geometry.y_layout == Layout::ChannelsLast { PixelStores::Pixels } else { PixelStores::Rows },
-        past_cache: false,
         roles: AxisRoles::new(three(&axes)?)?,
         transposes: geometry.x_layout == Layout::ChannelsLast,
     })
@@ -73,8 +72,11 @@ pub(super) fn view_of<T: Element>(request: &Request<'_, T>) -> Result<OperatorVi
     // Some CPUs write a line to memory several times if a store past the caches has a part of it.
     let is_whole_line = lanes::<T::Acc>(request.isa()) * size_of::<T>() == size_of::<Line>();
     // Activations other than clamps read what was stored.
-    let past_cache = is_large && is_whole_line && Finish::new(request).is_clamp();
-    let view = WinogradView { past_cache, ..view(geometry)? };
+    let is_left = is_large && is_whole_line && Finish::new(request).is_clamp();
+    let mut view = view(geometry)?;
+    if is_left && view.stores == PixelStores::Rows {
+        view.stores = PixelStores::RowsPastCache;
+    }
     // A pixel of a vector of filters, where it is finished before it is rounded.
     let is_finished = view.stores == PixelStores::Pixels && !T::DIRECT;
     Ok((view, usize::from(is_finished) * lanes::<T::Acc>(request.isa()), Box::new(WinogradConv)))
@@ -144,7 +146,7 @@ impl<T: Element> TileOperator<T> for WinogradConv {
             _ => Stores::row(at, row.width).times(count, channel_step),
         };
         let stores = [rows.times(row.height, row_step)];
-        let pixels = row.pixels((channel_step, row_step, pixel_step), core.view.past_cache);
+        let pixels = row.pixels((channel_step, row_step, pixel_step), core.view.stores == PixelStores::RowsPastCache);
         // A residual whose pixels are further apart is not at the same places as Y.
         if (pixel_step == 1 || channel_step == 1)
             && !store.is_residual_in_y()

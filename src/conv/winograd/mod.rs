@@ -137,7 +137,7 @@ fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel:
     }
     let is_accurate = request.accuracy == Accuracy::Fast || kernel.values() <= STANDARD_VALUES;
     let is_in_lines =
-        view.past_cache && view.stores == PixelStores::Rows && view.roles.along.output.is_multiple_of(kernel.lanes());
+        view.stores == PixelStores::RowsPastCache && view.roles.along.output.is_multiple_of(kernel.lanes());
     is_accurate && !(is_in_lines && is_ragged(kernel) && has_whole_rows(kernel))
 }
 
@@ -149,7 +149,7 @@ fn details<T: Real>(view: &WinogradView, blocking: &Blocking<T>, tiles: &Channel
     let Blocking { scheme, blocks, parts, chunk } = blocking;
     let size = blocks.place(0, 0).size;
     let images = if size.images > 1 { format!("{} x ", size.images) } else { String::new() };
-    let past_cache = if view.past_cache { ", past the caches" } else { "" };
+    let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
     let slices = if chunk.slices > 1 { format!(" and {} slices", chunk.slices) } else { String::new() };
     format!(
         "{} by {}, {}, {} of {images}{} x {} tiles, weights in {}, {}{slices} at a time{past_cache}",

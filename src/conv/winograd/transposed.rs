@@ -103,7 +103,6 @@ fn view(geometry: &Geometry, axes: &[OutputPhases; 3]) -> Result<WinogradView, S
         taps: [roles.down.kernel, roles.along.kernel],
         filters,
         stores: PixelStores::Interleaved,
-        past_cache: false,
         roles,
         transposes: geometry.x_layout == Layout::ChannelsLast,
     })

@@ -27,8 +27,6 @@ pub(super) struct WinogradView {
     pub(super) taps: [usize; 2],
     pub(super) filters: usize,
     pub(super) stores: PixelStores,
-    /// Whether Y is so large that whole cache lines of it are written past the caches.
-    pub(super) past_cache: bool,
     pub(super) roles: AxisRoles,
     /// Whether X has its channels last: then rows of it are transposed.
     pub(super) transposes: bool,
@@ -39,6 +37,8 @@ pub(super) struct WinogradView {
 pub(super) enum PixelStores {
     /// Filters are channels of Y, whose rows are stored.
     Rows,
+    /// The same, but Y is so large that it is written past the caches.
+    RowsPastCache,
     /// Filters are channels of Y, whose pixels are stored: their channels are neighbours.
     Pixels,
     /// Filters are phases of ConvTranspose, and are interleaved.
