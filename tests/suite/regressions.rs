@@ -369,7 +369,7 @@ fn a_workspace_limit_does_not_change_a_bit() {
 /// printed as 0 or 1 us.
 #[test]
 fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
-    let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]).unwrap();
+    let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 4, 4]).unwrap();
     let verdicts = plan.explain().verdicts();
     for verdict in verdicts {
         let is_pick = verdict.algorithm == plan.algorithm();
