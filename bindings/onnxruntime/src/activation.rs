@@ -272,6 +272,11 @@ pub(crate) fn behind<'g>(
     Ok(found)
 }
 
+/// What a node computes of one tensor, if that is known.
+pub(crate) fn of_node<'g>(node: Node<'g>, x: Value<'g>, dtype: DType) -> Result<Option<Function>> {
+    Ok(function_of(node, &[(x, Function::identity())], dtype)?.and_then(std::result::Result::ok))
+}
+
 fn readers<'g>(known: &[(Value<'g>, Function)]) -> Result<Vec<Node<'g>>> {
     let mut nodes = Vec::new();
     for (value, _) in known {

@@ -8,12 +8,15 @@ use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
+use crate::region::Region;
+use crate::region::find::regions;
 
 /// Nodes that are compiled together.
 pub(crate) enum Claim<'g> {
     Layer(Box<Fusion<'g>>),
     Concat(Concat<'g>),
     Lrn(Lrn<'g>),
+    Region(Region<'g>),
 }
 
 /// A Concat of channels: layers write into its output, and other tensors are copied there.
@@ -44,6 +47,7 @@ impl<'g> Claim<'g> {
             Self::Layer(layer) => layer.nodes.clone(),
             Self::Concat(concat) => concat.nodes.clone(),
             Self::Lrn(lrn) => vec![lrn.node],
+            Self::Region(region) => region.nodes(),
         }
     }
 
@@ -52,7 +56,7 @@ impl<'g> Claim<'g> {
         match self {
             Self::Layer(layer) => layer.dtype,
             Self::Concat(concat) => concat.dtype,
-            Self::Lrn(_) => DType::F32,
+            Self::Lrn(_) | Self::Region(_) => DType::F32,
         }
     }
 
@@ -75,6 +79,7 @@ impl<'g> Claim<'g> {
             Self::Layer(layer) => vec![layer],
             Self::Concat(concat) => concat.parts.iter().filter_map(of_part).collect(),
             Self::Lrn(_) => Vec::new(),
+            Self::Region(region) => region.layers().collect(),
         }
     }
 }
@@ -83,6 +88,7 @@ impl<'g> Claim<'g> {
 /// of a sentence, why a convolution is left alone, and why a node is not part of a layer.
 pub(crate) fn claims<'g>(
     nodes: &[Node<'g>],
+    has_regions: bool,
     tell: &mut dyn FnMut(Level, Node<'g>, String) -> Result<()>,
 ) -> Result<Vec<Claim<'g>>> {
     let mut finder = Finder::new(nodes)?;
@@ -110,8 +116,12 @@ pub(crate) fn claims<'g>(
             layers.push(layer);
         }
     }
+    let (regions, layers) = if has_regions { regions(nodes, &finder, layers)? } else { (Vec::new(), layers) };
+    for region in &regions {
+        finder.take(&region.nodes());
+    }
     let mut layers = Layers::new(layers)?;
-    let mut others = Vec::new();
+    let mut others: Vec<_> = regions.into_iter().map(Claim::Region).collect();
     for &node in nodes.iter().filter(|node| !finder.is_taken(**node)) {
         match concat(node, &mut layers)? {
             Some(Ok(concat)) => others.push(Claim::Concat(concat)),
@@ -162,11 +172,14 @@ impl<'g> Layers<'g> {
 
 /// The only claim of the graph of a fused node.
 pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>]) -> Result<Claim<'g>> {
-    let mut found = claims(nodes, &mut |_, _, _| Ok(()))?;
-    match (found.pop(), found.is_empty()) {
-        (Some(claim), true) if claim.nodes().len() == nodes.len() => Ok(claim),
-        _ => Err(Failure::other("a fused node that is not what was claimed")),
+    for has_regions in [false, true] {
+        let mut found = claims(nodes, has_regions, &mut |_, _, _| Ok(()))?;
+        match (found.pop(), found.is_empty()) {
+            (Some(claim), true) if claim.nodes().len() == nodes.len() => return Ok(claim),
+            _ => {}
+        }
     }
+    Err(Failure::other("a fused node that is not what was claimed"))
 }
 
 /// A Concat of channels, if there are convolutions among its inputs that nothing else reads; or why it is

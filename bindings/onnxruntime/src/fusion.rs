@@ -15,6 +15,9 @@ use crate::weights::{Affine, Constants, OutputChannels, Scalar, Scaling, can_fol
 /// A convolution with an added tensor and an activation, in models that onnxruntime has optimised.
 const FUSED: &str = "com.microsoft.FusedConv";
 
+/// A version of Conv. Later ones differ only in their types.
+pub(crate) const VERSION: i64 = 11;
+
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
     /// The convolution, or the normalisation that stands for one.
@@ -185,8 +188,7 @@ impl<'g> Fusion<'g> {
             return Ok(Ok(Function::identity()));
         }
         self.op = "Conv".into();
-        // A version of Conv. Later ones differ only in their types.
-        self.since = 11;
+        self.since = VERSION;
         if let Some(z) = self.node.input(3)? {
             match added_to(self.node.output()?, z)? {
                 Ok(z) => self.residual = Some(z),
@@ -233,7 +235,7 @@ impl<'g> Fusion<'g> {
     }
 
     /// The dimensions of W, as far as they are known before a run.
-    fn weight_dims(&self) -> Result<Option<Vec<i64>>> {
+    pub(crate) fn weight_dims(&self) -> Result<Option<Vec<i64>>> {
         let w = match &self.weights {
             Weights::Tensors { w, .. } => w,
             Weights::Ones { dims } => return Ok(Some(dims.clone())),
@@ -253,6 +255,7 @@ pub(crate) fn title(node: Node<'_>, nodes: &[Node<'_>]) -> Result<String> {
 }
 
 /// Finds layers in a graph, each with nodes that no other layer has.
+#[derive(Clone)]
 pub(crate) struct Finder<'g> {
     /// Those that pad, by the name of their output.
     pads: HashMap<String, Node<'g>>,
@@ -330,42 +333,63 @@ impl<'g> Finder<'g> {
         Ok(Some(Ok(layer)))
     }
 
-    /// The layer of a BatchNormalization that no convolution takes: a depthwise convolution with one
-    /// tap, a 1 for each channel. `None` if it is none, or not by constants.
+    /// The layer of a BatchNormalization that no convolution takes. `None` if it is none, or not by constants.
     pub(crate) fn normalisation(&self, node: Node<'g>) -> Result<Option<Fusion<'g>>> {
         if self.is_taken(node) || node.op()? != "BatchNormalization" {
             return Ok(None);
         }
         let Some(x) = node.input(0)? else { return Ok(None) };
-        let Some(ty) = x.tensor_type()? else { return Ok(None) };
-        let (Some(dtype), Some(dims)) = (ty.dtype(), ty.dims) else { return Ok(None) };
-        let [_, channels_of_x, _, ..] = &dims[..] else { return Ok(None) };
-        let Ok(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
-            return Ok(None);
-        };
-        let channels = scale.constant()?.map_or(0, |scale| scale.dims().iter().product());
-        if channels_of_x.size().is_some_and(|size| size as i64 != channels) {
-            return Ok(None);
+        self.scaled(node, x)
+    }
+
+    /// The layer of another node that can stand between convolutions: it scales channels by constants, adds
+    /// two tensors, or computes an activation. `None` if it is none.
+    pub(crate) fn pass(&self, node: Node<'g>) -> Result<Option<Fusion<'g>>> {
+        let mut tensors = Vec::new();
+        for value in node.inputs()?.into_iter().flatten() {
+            if value.constant()?.is_none() {
+                tensors.push(value);
+            }
         }
-        let mut attributes = Attributes::default();
-        attributes.set("group", AttributeValue::Int(channels));
-        let mut w_dims = vec![1; dims.len()];
-        w_dims[0] = channels;
-        let mut layer = Fusion {
-            node,
-            op: "Conv".into(),
-            // A version of Conv. Later ones differ only in their types.
-            since: 11,
-            attributes,
-            nodes: vec![node],
-            x,
-            weights: Weights::Ones { dims: w_dims },
-            scalings: vec![scaling],
-            residual: None,
-            activation: Activation::None,
-            dtype,
-            apart: Vec::new(),
+        let Some(&x) = tensors.first().filter(|_| !self.is_taken(node)) else { return Ok(None) };
+        if let (Some(layer), 1) = (self.scaled(node, x)?, tensors.len()) {
+            return Ok(Some(layer));
+        }
+        let channels = x.tensor_type()?.and_then(|ty| ty.dims?.get(1)?.size());
+        let Some(mut layer) = channels.map(|channels| of_ones(node, x, channels)).transpose()?.flatten() else {
+            return Ok(None);
         };
+        if tensors.len() == 2 && matches!(&*node.op()?, "Add" | "Sum") {
+            let Ok(added) = residual(node, x)? else { return Ok(None) };
+            layer.residual = Some(added);
+            self.take_activation(&mut layer, node.output()?, Function::identity())?;
+            return Ok(Some(layer));
+        }
+        let function = if tensors.len() == 1 { activation::of_node(node, x, layer.dtype)? } else { None };
+        let Some(function) = function else { return Ok(None) };
+        let Some(activation) = function.activation(layer.dtype) else { return Ok(None) };
+        layer.activation = activation;
+        self.take_activation(&mut layer, node.output()?, function)?;
+        Ok(Some(layer))
+    }
+
+    /// The layer of a node that scales the channels of X by constants; `None` if it does not.
+    fn scaled(&self, node: Node<'g>, x: Value<'g>) -> Result<Option<Fusion<'g>>> {
+        let Some(ty) = x.tensor_type()? else { return Ok(None) };
+        let Some(dtype) = ty.dtype().filter(|_| is_scaling(&node.op().unwrap_or_default())) else { return Ok(None) };
+        let Ok(scaling) = scaling(node, x, dtype)? else { return Ok(None) };
+        let of_x = ty.dims.and_then(|dims| dims.get(1)?.size());
+        let channels = match scaling {
+            Scaling::Normalisation { constants: [scale, ..], .. } => {
+                let channels = scale.constant()?.map(|scale| scale.dims().iter().product::<i64>() as usize);
+                channels.filter(|channels| of_x.is_none_or(|size| size == *channels))
+            }
+            _ => of_x,
+        };
+        let Some(mut layer) = channels.map(|channels| of_ones(node, x, channels)).transpose()?.flatten() else {
+            return Ok(None);
+        };
+        layer.scalings.push(scaling);
         if layer.check_folding()?.is_err() {
             return Ok(None);
         }
@@ -409,7 +433,7 @@ impl<'g> Finder<'g> {
     /// Nodes that scale each channel: their factors go into W.
     fn take_scalings(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
         while let Some(next) = self.next(*end)? {
-            if !matches!(&*next.op()?, "BatchNormalization" | "Mul" | "Add") {
+            if !is_scaling(&next.op()?) {
                 break;
             }
             let folded = match scaling(next, *end, layer.dtype)? {
@@ -473,6 +497,35 @@ impl<'g> Finder<'g> {
         }
         Ok(())
     }
+}
+
+/// A depthwise convolution of X with one tap, a 1 for each channel. `None` if X is no tensor with spatial axes.
+fn of_ones<'g>(node: Node<'g>, x: Value<'g>, channels: usize) -> Result<Option<Fusion<'g>>> {
+    let Some(ty) = x.tensor_type()? else { return Ok(None) };
+    let (Some(dtype), Some(dims)) = (ty.dtype(), ty.dims.filter(|dims| dims.len() > 2)) else { return Ok(None) };
+    let mut attributes = Attributes::default();
+    attributes.set("group", AttributeValue::Int(channels as i64));
+    let mut w_dims = vec![1; dims.len()];
+    w_dims[0] = channels as i64;
+    Ok(Some(Fusion {
+        node,
+        op: "Conv".into(),
+        since: VERSION,
+        attributes,
+        nodes: vec![node],
+        x,
+        weights: Weights::Ones { dims: w_dims },
+        scalings: Vec::new(),
+        residual: None,
+        activation: Activation::None,
+        dtype,
+        apart: Vec::new(),
+    }))
+}
+
+/// Whether nodes of this operator may scale each channel by constants.
+fn is_scaling(op: &str) -> bool {
+    matches!(op, "BatchNormalization" | "Mul" | "Add")
 }
 
 /// What a node does to each channel of a value, if it scales channels by constants.

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
-use convoke::{Accuracy, Activation, Operator, PackedWeights, Plan, Planner, Threads};
+use convoke::{Accuracy, Activation, Conv, Layout, Operator, PackedWeights, Plan, Planner, Threads};
 use lru::LruCache;
 
 use crate::api::{Failure, Level, Result, lock};
@@ -12,7 +12,11 @@ use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value};
 use crate::run::{Run, buffer};
 use crate::session::Session;
 use crate::sum;
-use crate::weights::{Affine, MOST_PLANS, OutputChannels, PackedLayer, Planned, Scalar, folded, with_an_image};
+use crate::weights::{
+    Affine, Constants, MOST_PLANS, OutputChannels, PackedLayer, Planned, Scalar, folded, with_an_image,
+};
+
+const FIRST: Layout = Layout::ChannelsFirst;
 
 /// What a compiled node computes.
 pub(crate) trait Layer: Send + Sync {
@@ -44,7 +48,7 @@ pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, i
     if let Some(packing) = read_constant::<T>(session, fusion, inputs)? {
         return Ok(Box::new(move || Ok(Box::new(packing()?))));
     }
-    let common = Common::of(session, fusion, inputs)?;
+    let (common, places) = (Common::of(session, fusion)?, Places::of(fusion, inputs)?);
     let (w, bias) = fusion.tensors().ok_or_else(|| Failure::other("a layer without weights"))?;
     let (w, bias) = (inputs.place(w)?, bias.map(|bias| inputs.place(bias)).transpose()?);
     // Transforming W by Winograd takes longer than the run gains from it.
@@ -54,52 +58,45 @@ pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, i
     let (op, since, attributes) = (fusion.op.clone(), fusion.since, fusion.attributes.clone());
     let node = VersionedNode { op, since, attributes };
     let plans = Mutex::new(LruCache::new(MOST_PLANS));
-    Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { common, planner, node, w, bias, plans }))))
+    Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { common, places, planner, node, w, bias, plans }))))
 }
 
 /// Packs the weights of a layer.
-pub(crate) type PackingConstants<'g, T> = Box<dyn FnOnce() -> Result<ConstantLayer<T>> + Send + 'g>;
+pub(crate) type PackingConstants<'g, L> = Box<dyn FnOnce() -> Result<L> + Send + 'g>;
 
 /// Reads a fusion whose weights are constant; `None` if some are inputs.
 pub(crate) fn read_constant<'g, T: Scalar>(
     session: &Arc<Session>,
     fusion: &Fusion<'g>,
     inputs: &Inputs,
-) -> Result<Option<PackingConstants<'g, T>>> {
+) -> Result<Option<PackingConstants<'g, ConstantLayer<T>>>> {
+    let Some(packing) = read_packed::<T>(session, fusion, [FIRST; 2])? else { return Ok(None) };
+    let (places, is_normalisation) = (Places::of(fusion, inputs)?, fusion.is_normalisation());
+    Ok(Some(Box::new(move || Ok(ConstantLayer { layer: packing()?, places, is_normalisation }))))
+}
+
+/// Reads a fusion whose weights are constant, for layouts of X and Y; `None` if some are inputs.
+pub(crate) fn read_packed<'g, T: Scalar>(
+    session: &Arc<Session>,
+    fusion: &Fusion<'g>,
+    [x, y]: [Layout; 2],
+) -> Result<Option<PackingConstants<'g, Packed<T>>>> {
     let Some((w_dims, constants)) = fusion.constants::<T>()? else { return Ok(None) };
-    let common = Common::of(session, fusion, inputs)?;
-    let operator = fusion.operator(&w_dims)?;
+    let common = Common::of(session, fusion)?;
+    let operator = fusion.operator(&w_dims)?.layouts(x, y);
     let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
     let channels = OutputChannels::of(&operator, fusion.group());
     let type_of_x = fusion.x.tensor_type()?;
     let usual = type_of_x.as_ref().and_then(usual_shape);
     // Plans for another number of images may exceed the limit with the same weights.
     let one_set_serves = type_of_x.is_some_and(|ty| ty.shape().is_some()) || !session.has_workspace_limit();
-    let is_normalisation = fusion.is_normalisation();
     Ok(Some(Box::new(move || {
         let constants = match channels {
             Some(channels) => folded(constants, &scalings, &channels),
             None => scalings.is_empty().then_some(constants),
         };
         let constants = constants.ok_or_else(|| Failure::other("scalings that W cannot take"))?;
-        let Common { session, title, activation, .. } = &common;
-        let planner = || session.planner().activation(*activation);
-        let mut explained = LruCache::new(MOST_PLANS);
-        let packed = match usual {
-            Some(x_shape) => {
-                let packed = session.pack(title, &operator, *activation, &x_shape, &constants);
-                let packed = packed.map_err(|failure| failure.context(title))?;
-                explained.put(x_shape, ());
-                if one_set_serves { packed } else { packed.or_packed_anew(planner(), operator.clone(), constants) }
-            }
-            None => {
-                session
-                    .log()
-                    .write(Level::Verbose, || format!("{title}: weights are packed when the size of X is known"));
-                PackedLayer::of_any_size(planner(), operator.clone(), constants)
-            }
-        };
-        Ok(ConstantLayer { common, operator, packed, explained: Mutex::new(explained), is_normalisation })
+        Packed::of(common, operator, constants, usual, one_set_serves)
     })))
 }
 
@@ -129,14 +126,12 @@ impl Places {
 struct Common {
     session: Arc<Session>,
     title: String,
-    places: Places,
     activation: Activation,
 }
 
 impl Common {
-    fn of(session: &Arc<Session>, fusion: &Fusion<'_>, inputs: &Inputs) -> Result<Self> {
-        let (places, title) = (Places::of(fusion, inputs)?, fusion.title()?);
-        Ok(Self { session: session.clone(), title, places, activation: fusion.activation })
+    fn of(session: &Arc<Session>, fusion: &Fusion<'_>) -> Result<Self> {
+        Ok(Self { session: session.clone(), title: fusion.title()?, activation: fusion.activation })
     }
 
     /// Says how a run of a shape is computed.
@@ -161,12 +156,13 @@ impl<'a, T: Scalar> Call<'a, T> {
     fn new(
         common: &'a Common,
         run: Run,
+        places: Places,
         operator: &'a Operator,
         (plan, packed): (&'a Plan<T>, &'a PackedWeights<T>),
     ) -> Result<Self> {
-        let x = run.input(common.places.x)?.elements()?;
+        let x = run.input(places.x)?.elements()?;
         let read = |at| run.input(at).and_then(|tensor| Ok((tensor.elements()?, tensor.shape()?)));
-        let residual: Option<(&[T], _)> = common.places.residual.map(read).transpose()?;
+        let residual: Option<(&[T], _)> = places.residual.map(read).transpose()?;
         let y_shape = plan.geometry().output_shape();
         let output_shape = match &residual {
             Some((_, shape)) => sum::broadcast(&y_shape, shape)?,
@@ -208,12 +204,12 @@ impl<'a, T: Scalar> Call<'a, T> {
         }
         let (session, x_shape) = (&self.common.session, self.plan.geometry().input_shape());
         let (plan, len) =
-            (sum::conv(session, self.operator, self.packed, &x_shape)?, self.plan.geometry().output_len());
+            (sum::conv(&session.planner(), self.operator, self.packed, &x_shape)?, self.plan.geometry().output_len());
         let mut own = buffer(len)?;
         let own = self.execute(&plan, self.packed, self.x, None, &mut own.spare_capacity_mut()[..len])?;
         let own = sum::repeated(own, own_shape, &self.output_shape)?;
         let residual = sum::repeated(residual, shape, &self.output_shape)?;
-        let (plan, ones) = sum::add(session, self.common.activation, &self.output_shape)?;
+        let (plan, ones) = sum::add(&session.planner(), self.common.activation, &self.output_shape, [FIRST; 2])?;
         self.execute(&plan, &ones, &own, Some(&residual), y).map(drop)
     }
 
@@ -226,12 +222,7 @@ impl<'a, T: Scalar> Call<'a, T> {
         residual: Option<&[T]>,
         y: &'y mut [MaybeUninit<T>],
     ) -> Result<&'y mut [T]> {
-        let pool = self.run.pool(plan.threads());
-        let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
-        self.common.session.with_workspace(|workspace| {
-            workspace.grow_for(plan)?;
-            Ok(plan.run(convoke::Run::uninit(x, packed, y).residual(residual).workspace(workspace).threads(threads))?)
-        })
+        execute(&self.common.session, self.run, plan, convoke::Run::uninit(x, packed, y).residual(residual))
     }
 
     fn into_output(self) -> Result<()> {
@@ -240,37 +231,110 @@ impl<'a, T: Scalar> Call<'a, T> {
     }
 }
 
-/// A layer whose weights are constant.
-pub(crate) struct ConstantLayer<T: Scalar> {
+/// Runs a plan on the session's memory and the threads of a run.
+pub(crate) fn execute<'y, T: Scalar>(
+    session: &Session,
+    run: Run,
+    plan: &Plan<T>,
+    what: convoke::Run<'_, 'y, T>,
+) -> Result<&'y mut [T]> {
+    let pool = run.pool(plan.threads());
+    let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
+    session.with_workspace(|workspace| {
+        workspace.grow_for(plan)?;
+        Ok(plan.run(what.workspace(workspace).threads(threads))?)
+    })
+}
+
+/// A layer with its packed weights, wherever its tensors are.
+pub(crate) struct Packed<T: Scalar> {
     common: Common,
-    operator: Operator,
-    packed: PackedLayer<T>,
+    pub(crate) operator: Operator,
+    weights: PackedLayer<T>,
     /// Shapes of X whose plans are in the log.
     explained: Mutex<LruCache<Vec<usize>, ()>>,
+}
+
+impl<T: Scalar> Packed<T> {
+    /// Packs for X of the usual shape, or when X is there.
+    fn of(
+        common: Common,
+        operator: Operator,
+        constants: Constants<'_, T>,
+        usual: Option<Vec<usize>>,
+        one_set_serves: bool,
+    ) -> Result<Self> {
+        let Common { session, title, activation } = &common;
+        let planner = || session.planner().activation(*activation);
+        let mut explained = LruCache::new(MOST_PLANS);
+        let weights = match usual {
+            Some(x_shape) => {
+                let packed = session.pack(title, &operator, *activation, &x_shape, &constants);
+                let packed = packed.map_err(|failure| failure.context(title))?;
+                explained.put(x_shape, ());
+                if one_set_serves { packed } else { packed.or_packed_anew(planner(), operator.clone(), constants) }
+            }
+            None => {
+                session
+                    .log()
+                    .write(Level::Verbose, || format!("{title}: weights are packed when the size of X is known"));
+                PackedLayer::of_any_size(planner(), operator.clone(), constants)
+            }
+        };
+        Ok(Self { common, operator, weights, explained: Mutex::new(explained) })
+    }
+
+    /// A layer that moves a tensor from a layout to another one: a depthwise convolution of one tap, 1.
+    pub(crate) fn converting(session: &Arc<Session>, channels: usize, rank: usize, [x, y]: [Layout; 2]) -> Self {
+        let mut w_shape = vec![1; rank];
+        w_shape[0] = channels;
+        let operator = Operator::from(Conv::new(w_shape).group(channels as i64)).layouts(x, y);
+        let constants = Constants { w: vec![T::of(1.0); channels].into(), bias: None };
+        let weights = PackedLayer::of_any_size(session.planner(), operator.clone(), constants);
+        let title = format!("{channels} channels from {x} to {y}");
+        let common = Common { session: session.clone(), title, activation: Activation::None };
+        Self { common, operator, weights, explained: Mutex::new(LruCache::new(MOST_PLANS)) }
+    }
+
+    pub(crate) fn activation(&self) -> Activation {
+        self.common.activation
+    }
+
+    /// The plan for X of a shape.
+    pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<Planned<T>> {
+        let planned = self.weights.plan(x_shape)?;
+        if self.common.session.log().shows(Level::Verbose) && lock(&self.explained).put(x_shape.to_vec(), ()).is_none()
+        {
+            self.common.log(&planned.plan);
+        }
+        Ok(planned)
+    }
+}
+
+/// A layer whose weights are constant.
+pub(crate) struct ConstantLayer<T: Scalar> {
+    layer: Packed<T>,
+    places: Places,
     is_normalisation: bool,
 }
 
 impl<T: Scalar> ConstantLayer<T> {
     /// The plan for a run.
     pub(crate) fn plan(&self, run: Run) -> Result<Planned<T>> {
-        let x_shape = run.input(self.common.places.x)?.shape()?;
-        let planned = self.packed.plan(&x_shape)?;
-        if self.common.session.log().shows(Level::Verbose) && lock(&self.explained).put(x_shape, ()).is_none() {
-            self.common.log(&planned.plan);
-        }
-        Ok(planned)
+        self.layer.plan(&run.input(self.places.x)?.shape()?)
     }
 
     /// A run by its plan.
     pub(crate) fn call<'a>(&'a self, run: Run, planned: &'a Planned<T>) -> Result<Call<'a, T>> {
-        Call::new(&self.common, run, &self.operator, (&planned.plan, planned.cache.packed()))
+        let Packed { common, operator, .. } = &self.layer;
+        Call::new(common, run, self.places, operator, (&planned.plan, planned.cache.packed()))
     }
 }
 
 impl<T: Scalar> Layer for ConstantLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
         if self.is_normalisation {
-            let shape = run.input(self.common.places.x)?.shape()?;
+            let shape = run.input(self.places.x)?.shape()?;
             // A convolution has no such X.
             if shape.contains(&0) {
                 // SAFETY: the output is of X's type, as that of a BatchNormalization is, and empty.
@@ -293,6 +357,7 @@ type PlansByShapes<T> = LruCache<[Vec<usize>; 2], Arc<(Operator, Plan<T>)>>;
 /// A layer whose weights are inputs: they are packed in every run.
 struct FreeLayer<T: Scalar> {
     common: Common,
+    places: Places,
     planner: Planner,
     node: VersionedNode,
     w: usize,
@@ -319,7 +384,7 @@ impl<T: Scalar> FreeLayer<T> {
 
 impl<T: Scalar> Layer for FreeLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
-        let (x, w) = (run.input(self.common.places.x)?, run.input(self.w)?);
+        let (x, w) = (run.input(self.places.x)?, run.input(self.w)?);
         let planned = self.plan(&x, &w)?;
         let (operator, plan) = &*planned;
         let bias = self.bias.map(|at| run.input(at)).transpose()?;
@@ -328,6 +393,6 @@ impl<T: Scalar> Layer for FreeLayer<T> {
         }
         let bias = bias.map(|bias| bias.elements::<T>()).transpose()?;
         let packed = plan.pack(w.elements::<T>()?, bias)?;
-        Call::new(&self.common, run, operator, (plan, &packed))?.into_output()
+        Call::new(&self.common, run, self.places, operator, (plan, &packed))?.into_output()
     }
 }

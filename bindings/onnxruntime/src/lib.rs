@@ -12,6 +12,7 @@
 //!   [`sum`](mod@sum): a residual of another shape.
 //! * [`concat`](mod@concat): layers that write into one tensor; [`lrn`](mod@lrn): a node that is slow
 //!   otherwise.
+//! * [`region`](mod@region): layers and what stands between them, with channels last.
 //! * [`run`](mod@run), [`pool`](mod@pool): inputs, output and threads of a run.
 //! * [`graph`](mod@graph), [`api`](mod@api), [`failure`](mod@failure), [`pointers`](mod@pointers),
 //!   [`abi`](mod@abi): onnxruntime's C interface.
@@ -34,6 +35,7 @@ mod options;
 mod pointers;
 mod pool;
 mod provider;
+mod region;
 mod run;
 mod session;
 mod sum;

@@ -16,7 +16,7 @@ pub(crate) const NAME: &CStr = c"Convoke";
 pub(crate) const PREFIX: &str = "ep.convoke.";
 
 /// The names of all options, with what their values are.
-const NAMES: [(&str, &str); 8] = [
+const NAMES: [(&str, &str); 9] = [
     ("threads", "a number of threads from 1 to 1024"),
     ("accuracy", "strict, standard or fast"),
     ("isa", "the name of an instruction set, as avx2"),
@@ -24,6 +24,7 @@ const NAMES: [(&str, &str); 8] = [
     ("tuning_file", "a path"),
     ("tune", "0 or 1"),
     ("share_weights", "0 or 1"),
+    ("layout", "auto, first or last"),
     ("log_level", "verbose, info, warning or error"),
 ];
 
@@ -33,6 +34,21 @@ const MOST_THREADS: usize = convoke::Planner::MOST_THREADS;
 const ACCURACIES: [(&str, Accuracy); 3] =
     [("strict", Accuracy::Strict), ("standard", Accuracy::Standard), ("fast", Accuracy::Fast)];
 const SWITCH: [(&str, bool); 2] = [("0", false), ("1", true)];
+
+/// How tensors lie between layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Channels first, as ONNX has them: each layer is a node of its own.
+    First,
+    /// Channels last, wherever a layer stands behind another one.
+    Last,
+    /// What is estimated to be faster.
+    Auto,
+}
+
+impl Layout {
+    const ALL: [(&'static str, Self); 3] = [("auto", Self::Auto), ("first", Self::First), ("last", Self::Last)];
+}
 
 /// What a user can set.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +60,7 @@ pub(crate) struct Options {
     pub(crate) tuning_file: Option<PathBuf>,
     pub(crate) tune: bool,
     pub(crate) share_weights: bool,
+    pub(crate) layout: Layout,
     pub(crate) log_level: Option<Level>,
 }
 
@@ -58,6 +75,7 @@ impl Default for Options {
             tuning_file: None,
             tune: false,
             share_weights: false,
+            layout: Layout::Auto,
             log_level: None,
         }
     }
@@ -87,6 +105,7 @@ impl Options {
             "tuning_file" => self.tuning_file = Some(value.into()),
             "tune" => self.tune = choice(name, value, &SWITCH)?,
             "share_weights" => self.share_weights = choice(name, value, &SWITCH)?,
+            "layout" => self.layout = choice(name, value, &Layout::ALL)?,
             "log_level" => self.log_level = Some(choice(name, value, &Level::ALL)?),
             _ => return Err(unknown(name)),
         }
@@ -153,6 +172,7 @@ mod tests {
             ("ep.convoke.tuning_file", "a/b.txt"),
             ("ep.convoke.tune", "1"),
             ("ep.convoke.share_weights", "1"),
+            ("ep.convoke.layout", "last"),
             ("ep.convoke.log_level", "info"),
             ("session.intra_op.allow_spinning", "0"),
             ("ep.another.thread", "x"),
@@ -165,6 +185,7 @@ mod tests {
             tuning_file: Some("a/b.txt".into()),
             tune: true,
             share_weights: true,
+            layout: Layout::Last,
             log_level: Some(Level::Info),
         };
         assert_eq!(parse(&all), Ok(want));
@@ -199,6 +220,7 @@ mod tests {
             ("workspace_limit", "-1", "a number of bytes"),
             ("tune", "yes", "0 or 1"),
             ("tune", "1", "set tuning_file, too"),
+            ("layout", "nhwc", "auto, first or last"),
             ("log_level", "loud", "verbose, info, warning or error"),
         ] {
             let error = parse(&[(&format!("{PREFIX}{name}"), value)]).unwrap_err();

@@ -25,6 +25,7 @@ use crate::graph::{Graph, Node};
 use crate::layer::{self, Inputs, Layer, Packing};
 use crate::options::{NAME, Options};
 use crate::pointers::{list, required, take, text};
+use crate::region;
 use crate::run::Run;
 use crate::session::Session;
 use crate::weights::Scalar;
@@ -326,7 +327,7 @@ unsafe extern "system" fn capability(
             session.log().write(level, || format!("{title} {what}"));
             Ok(())
         };
-        for claim in claims(&nodes, &mut tell)? {
+        for claim in claims(&nodes, session.has_regions(), &mut tell)? {
             let nodes: Vec<*const OrtNode> = claim.nodes().into_iter().map(Node::as_ptr).collect();
             let drop_constant_initializers = !claim.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };
@@ -389,6 +390,9 @@ unsafe extern "system" fn compile(
 /// Reads the layer of a fused node. The nodes of its graph are those that [`capability`] claimed.
 fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
     let (claim, inputs) = (claim_of_all(&graph.nodes()?)?, Inputs::of(fused)?);
+    if let Claim::Region(region) = &claim {
+        return region::read(session, region, fused, &inputs);
+    }
     match claim.dtype() {
         DType::F32 => read_as::<f32>(session, &claim, &inputs),
         DType::F64 => read_as::<f64>(session, &claim, &inputs),
@@ -402,6 +406,7 @@ fn read_as<'g, T: Scalar>(session: &Arc<Session>, claim: &Claim<'g>, inputs: &In
         Claim::Layer(fusion) => layer::read::<T>(session, fusion, inputs),
         Claim::Concat(concat) => concat::read::<T>(session, concat, inputs),
         Claim::Lrn(lrn) => lrn.read(session, inputs),
+        Claim::Region(_) => Err(Failure::other("a region is one of floats")),
     }
 }
 

@@ -78,7 +78,7 @@ impl Run {
     ) -> Result<()> {
         let len = shape.iter().try_fold(1_usize, |len, size| len.checked_mul(*size));
         let len = len.ok_or_else(|| Failure::other(format_args!("an output of shape {shape:?} exceeds the memory")))?;
-        let Some(mut y) = self.output::<T>(shape, len)? else { return Ok(()) };
+        let Some(mut y) = self.output::<T>(0, shape, len)? else { return Ok(()) };
         if !inputs.iter().any(|input| overlaps(y, input)) {
             // SAFETY: onnxruntime gave room for so many elements of that type. `compute` reads none of
             // them.
@@ -92,9 +92,14 @@ impl Run {
         Ok(())
     }
 
-    /// Makes the output and returns its elements. They are `len`, which is the shape's, and live for
+    /// Makes an output and returns its elements. They are `len`, which is the shape's, and live for
     /// the run. `None` if nobody reads it.
-    fn output<T>(self, shape: &[usize], len: usize) -> Result<Option<NonNull<[MaybeUninit<T>]>>> {
+    pub(crate) fn output<T>(
+        self,
+        index: usize,
+        shape: &[usize],
+        len: usize,
+    ) -> Result<Option<NonNull<[MaybeUninit<T>]>>> {
         let (mut value, mut data) = (null_mut(), null_mut());
         let dim =
             |size: &usize| i64::try_from(*size).map_err(|_| Failure::other("an output with a dimension of 64 bits"));
@@ -102,7 +107,7 @@ impl Run {
         // SAFETY: the run lives, and onnxruntime copies the dimensions.
         let status = unsafe {
             let context = self.context.as_ptr();
-            (self.api.ort.KernelContext_GetOutput)(context, 0, dims.as_ptr(), dims.len(), &mut value)
+            (self.api.ort.KernelContext_GetOutput)(context, index, dims.as_ptr(), dims.len(), &mut value)
         };
         self.api.check(status)?;
         let Some(value) = optional(value.cast_const()) else { return Ok(None) };
@@ -128,7 +133,7 @@ pub(crate) fn buffer<T>(len: usize) -> Result<Vec<T>> {
 }
 
 /// Whether an output has memory of an input.
-fn overlaps<T>(y: NonNull<[MaybeUninit<T>]>, input: &[T]) -> bool {
+pub(crate) fn overlaps<T>(y: NonNull<[MaybeUninit<T>]>, input: &[T]) -> bool {
     let (y_start, input) = (y.cast::<T>().as_ptr().cast_const(), input.as_ptr_range());
     let y_end = y_start.wrapping_add(y.len());
     y_start < input.end && input.start < y_end

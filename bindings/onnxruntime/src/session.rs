@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use convoke::{Activation, Element, Executor, Operator, Planner, Threads, Tuning, Workspace};
 
 use crate::api::{Failure, Level, Log, Result, lock};
-use crate::options::Options;
+use crate::options::{Layout, Options};
+use crate::run::buffer;
 use crate::weights::{Constants, PackedLayer, pack, pack_shared};
 
 /// A session's options, log and memory.
@@ -19,6 +20,35 @@ pub(crate) struct Session {
     tuning: Mutex<TuningFile>,
     /// Workspaces that no run uses at the moment: as many as runs were active at the same time.
     workspaces: Mutex<Vec<Workspace<'static>>>,
+    /// The same for buffers of regions.
+    buffers: Mutex<Vec<Vec<Buffer>>>,
+}
+
+/// Memory for a tensor of a region, aligned to a cache line.
+#[derive(Default)]
+pub(crate) struct Buffer(Vec<f32>);
+
+impl Buffer {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+
+    fn grow(&mut self, len: usize) -> Result<()> {
+        let len = len + Self::LINE / size_of::<f32>();
+        if self.0.len() < len {
+            self.0 = buffer(len)?;
+            self.0.resize(len, 0.0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn view(&self) -> &[f32] {
+        &self.0[self.0.as_ptr().align_offset(Self::LINE)..]
+    }
+
+    pub(crate) fn elements(&mut self) -> &mut [f32] {
+        let first = self.0.as_ptr().align_offset(Self::LINE);
+        &mut self.0[first..]
+    }
 }
 
 /// A file of measured picks.
@@ -36,7 +66,7 @@ impl Session {
         let known = path.as_deref().map_or_else(|| Ok(Tuning::default()), |path| read(path, options.tune))?;
         log.write(Level::Info, || format!("{options:?}, {} layers in the tuning file", known.len()));
         let tuning = TuningFile { path, known: known.into(), measured: Tuning::default() };
-        Ok(Self { options, log, tuning: Mutex::new(tuning), workspaces: Mutex::default() })
+        Ok(Self { options, log, tuning: Mutex::new(tuning), workspaces: Mutex::default(), buffers: Mutex::default() })
     }
 
     pub(crate) fn log(&self) -> Log {
@@ -51,6 +81,11 @@ impl Session {
     /// Whether layers may not have all the scratch memory that they would take.
     pub(crate) fn has_workspace_limit(&self) -> bool {
         self.options.workspace_limit < usize::MAX
+    }
+
+    /// Whether layers are computed together with what stands between them.
+    pub(crate) fn has_regions(&self) -> bool {
+        self.options.layout != Layout::First
     }
 
     /// Threads that may compile at the same time. Layers are measured one at a time.
@@ -129,6 +164,18 @@ impl Session {
         let mut workspace = free.map_or_else(|| Workspace::with_bytes(0), Ok)?;
         let result = body(&mut workspace);
         lock(&self.workspaces).push(workspace);
+        result
+    }
+
+    /// Lends buffers of so many elements at least, which no other run uses. They keep the sizes that they grow to.
+    pub(crate) fn with_buffers<R>(&self, sizes: &[usize], body: impl FnOnce(&mut [Buffer]) -> Result<R>) -> Result<R> {
+        let mut buffers = lock(&self.buffers).pop().unwrap_or_default();
+        if buffers.len() < sizes.len() {
+            buffers.resize_with(sizes.len(), Buffer::default);
+        }
+        let grown = buffers.iter_mut().zip(sizes).try_for_each(|(buffer, size)| buffer.grow(*size));
+        let result = grown.and_then(|()| body(&mut buffers));
+        lock(&self.buffers).push(buffers);
         result
     }
 }

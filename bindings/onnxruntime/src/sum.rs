@@ -4,11 +4,10 @@
 //! It is slower than the two nodes would be. Whether the shapes differ is often not known before,
 //! and mostly they do not.
 
-use convoke::{Activation, Conv, Operator, PackedWeights, Plan};
+use convoke::{Activation, Conv, Layout, Operator, PackedWeights, Plan, Planner};
 
 use crate::api::{Failure, Result};
 use crate::run::buffer;
-use crate::session::Session;
 use crate::weights::Scalar;
 
 /// The shape to which two others are broadcast.
@@ -39,25 +38,27 @@ pub(crate) fn repeated<T: Copy>(x: &[T], shape: &[usize], to: &[usize]) -> Resul
 
 /// The plan of a layer for X of a shape, without its activation, over weights that are packed.
 pub(crate) fn conv<T: Scalar>(
-    session: &Session,
+    planner: &Planner,
     operator: &Operator,
     packed: &PackedWeights<T>,
     x_shape: &[usize],
 ) -> Result<Plan<T>> {
-    Ok(session.planner().packed_for(packed).plan(operator.clone(), x_shape)?)
+    Ok(planner.clone().packed_for(packed).plan(operator.clone(), x_shape)?)
 }
 
 /// A plan that adds two tensors of a shape, by a convolution with one tap of 1 and a residual, and its
 /// weights.
 pub(crate) fn add<T: Scalar>(
-    session: &Session,
+    planner: &Planner,
     activation: Activation,
     shape: &[usize],
+    [x, y]: [Layout; 2],
 ) -> Result<(Plan<T>, PackedWeights<T>)> {
     let channels = shape[1];
     let mut w_shape = vec![1; shape.len()];
     w_shape[0] = channels;
-    let plan = session.planner().activation(activation).plan(Conv::new(w_shape).group(channels as i64), shape)?;
+    let conv = Conv::new(w_shape).group(channels as i64).layouts(x, y);
+    let plan = planner.clone().activation(activation).plan(conv, shape)?;
     let packed = plan.pack(&vec![T::of(1.0); channels], None)?;
     Ok((plan, packed))
 }

@@ -50,16 +50,43 @@ unsafe fn to_front(mask: u32) -> __m256i {
     unsafe { _mm256_loadu_si256(indices.as_ptr().cast()) }
 }
 
+/// Stores the first `n` words of a vector in pieces of four, two and one: AMD's CPUs take some forty operations
+/// for a store by a mask.
+///
+/// # Safety
+/// CPU: AVX2. Memory: `p` is writable for `n <= 8` words; nothing else is touched.
+#[inline(always)]
+unsafe fn store_words(words: __m256, p: *mut f32, n: usize) {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        if n >= 8 {
+            return _mm256_storeu_ps(p, words);
+        }
+        let (mut rest, mut p) = (_mm256_castps256_ps128(words), p);
+        if n & 4 != 0 {
+            _mm_storeu_ps(p, rest);
+            (rest, p) = (_mm256_extractf128_ps::<1>(words), p.add(4));
+        }
+        if n & 2 != 0 {
+            _mm_storel_pd(p.cast(), _mm_castps_pd(rest));
+            (rest, p) = (_mm_movehl_ps(rest, rest), p.add(2));
+        }
+        if n & 1 != 0 {
+            _mm_store_ss(p, rest);
+        }
+    }
+}
+
 /// The operations on `f32`, by names that both types share.
 mod ps {
     use core::arch::x86_64::*;
     pub(super) use core::arch::x86_64::{
         __m256 as Register, _mm256_add_ps as add, _mm256_and_ps as and, _mm256_blendv_ps as blendv,
         _mm256_castps_si256 as to_bits, _mm256_castsi256_ps as from_bits, _mm256_cmp_ps as cmp, _mm256_div_ps as div,
-        _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as load, _mm256_maskload_ps as maskload,
-        _mm256_maskstore_ps as maskstore, _mm256_max_ps as max, _mm256_min_ps as min, _mm256_movemask_ps as movemask,
-        _mm256_mul_ps as mul, _mm256_permute2f128_ps as permute2f128, _mm256_permutevar8x32_ps as permute_words,
-        _mm256_set1_ps as splat, _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as store,
+        _mm256_fmadd_ps as fmadd, _mm256_loadu_ps as load, _mm256_maskload_ps as maskload, _mm256_max_ps as max,
+        _mm256_min_ps as min, _mm256_movemask_ps as movemask, _mm256_mul_ps as mul,
+        _mm256_permute2f128_ps as permute2f128, _mm256_permutevar8x32_ps as permute_words, _mm256_set1_ps as splat,
+        _mm256_setzero_ps as zero, _mm256_slli_epi32 as shift_left, _mm256_storeu_ps as store,
         _mm256_stream_ps as stream, _mm256_sub_ps as sub, _mm256_unpackhi_ps as unpackhi,
         _mm256_unpacklo_ps as unpacklo,
     };
@@ -77,6 +104,13 @@ mod ps {
         }
     }
 
+    /// # Safety
+    /// CPU: AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn to_words(x: __m256) -> __m256 {
+        x
+    }
+
     /// The words of the lanes of `mask`.
     #[inline(always)]
     pub(super) fn words(mask: u32) -> u32 {
@@ -90,12 +124,11 @@ mod pd {
     pub(super) use core::arch::x86_64::{
         __m256d as Register, _mm256_add_pd as add, _mm256_and_pd as and, _mm256_blendv_pd as blendv,
         _mm256_castpd_si256 as to_bits, _mm256_castsi256_pd as from_bits, _mm256_cmp_pd as cmp, _mm256_div_pd as div,
-        _mm256_fmadd_pd as fmadd, _mm256_loadu_pd as load, _mm256_maskload_pd as maskload,
-        _mm256_maskstore_pd as maskstore, _mm256_max_pd as max, _mm256_min_pd as min, _mm256_movemask_pd as movemask,
-        _mm256_mul_pd as mul, _mm256_permute2f128_pd as permute2f128, _mm256_set1_pd as splat,
-        _mm256_setzero_pd as zero, _mm256_slli_epi64 as shift_left, _mm256_storeu_pd as store,
-        _mm256_stream_pd as stream, _mm256_sub_pd as sub, _mm256_unpackhi_pd as unpackhi,
-        _mm256_unpacklo_pd as unpacklo,
+        _mm256_fmadd_pd as fmadd, _mm256_loadu_pd as load, _mm256_maskload_pd as maskload, _mm256_max_pd as max,
+        _mm256_min_pd as min, _mm256_movemask_pd as movemask, _mm256_mul_pd as mul,
+        _mm256_permute2f128_pd as permute2f128, _mm256_set1_pd as splat, _mm256_setzero_pd as zero,
+        _mm256_slli_epi64 as shift_left, _mm256_storeu_pd as store, _mm256_stream_pd as stream, _mm256_sub_pd as sub,
+        _mm256_unpackhi_pd as unpackhi, _mm256_unpacklo_pd as unpacklo,
     };
 
     /// The `vmaskmov` mask with the bits of `mask` as lanes.
@@ -117,6 +150,14 @@ mod pd {
     pub(super) unsafe fn permute_words(x: __m256d, indices: __m256i) -> __m256d {
         // SAFETY: the caller runs where AVX2 is.
         unsafe { _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(x), indices)) }
+    }
+
+    /// # Safety
+    /// CPU: AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn to_words(x: __m256d) -> __m256 {
+        // SAFETY: the caller runs where AVX2 is.
+        unsafe { _mm256_castpd_ps(x) }
     }
 
     /// The words of the lanes of `mask`.
@@ -149,7 +190,7 @@ macro_rules! vector {
         #[inline(always)]
         unsafe fn store_first(self, p: *mut $elem, n: usize) {
             // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $ops::maskstore(p, first(words_of::<$elem>() * n), self.0) }
+            unsafe { store_words($ops::to_words(self.0), p.cast(), words_of::<$elem>() * n) }
         }
 
         #[inline(always)]

@@ -1,0 +1,270 @@
+//! The steps of a region, and which of its values share memory.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use convoke::Layout;
+
+use crate::api::{Failure, Level, Result};
+use crate::fusion::Fusion;
+use crate::graph::{Node, Value};
+use crate::layer::{Inputs, Packed, Packing, PackingConstants, read_packed};
+use crate::region::Region;
+use crate::region::find::inputs;
+use crate::region::layouts::{Estimates, Layouts, Surroundings};
+use crate::region::run::RegionLayer;
+use crate::region::unit::{Kind, Pool, Resize, channels, dims};
+use crate::session::Session;
+
+const FIRST: Layout = Layout::ChannelsFirst;
+const LAST: Layout = Layout::ChannelsLast;
+
+/// A tensor of a region.
+#[derive(Debug, Clone)]
+pub(crate) struct Tensor {
+    pub(crate) channels: usize,
+    pub(crate) layout: Layout,
+    pub(crate) memory: Memory,
+}
+
+/// Where a tensor lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// An input of the node, which has channels first.
+    Input(usize),
+    /// An output of the node, which has channels first.
+    Output(usize),
+    /// Its own.
+    Own,
+    /// Channels of another tensor with channels last, from one on.
+    Within(usize, usize),
+}
+
+/// What is done, to tensors by their numbers.
+pub(crate) struct Step {
+    pub(crate) work: Work,
+    pub(crate) reads: Vec<usize>,
+    pub(crate) writes: usize,
+}
+
+pub(crate) enum Work {
+    /// Of X and perhaps a residual.
+    Layer(Arc<Packed<f32>>),
+    Pool(Pool),
+    Resize(Resize),
+    Product,
+    Copy,
+    /// Nothing is left to do: what is written is where channels of what is read lie.
+    View,
+    /// Nothing, too: what is written has the channels of all that is read.
+    Join,
+}
+
+/// The steps of a region while its layers are not packed.
+enum Reading<'g> {
+    Layer(PackingConstants<'g, Packed<f32>>),
+    Ready(Work),
+}
+
+/// Numbers the tensors of a region.
+struct Tensors<'s, 'g> {
+    session: &'s Arc<Session>,
+    all: Vec<Tensor>,
+    /// The tensors of each value, with channels first and with channels last.
+    by_name: HashMap<String, [Option<usize>; 2]>,
+    /// The values that units read.
+    read: HashSet<String>,
+    outputs: HashMap<String, usize>,
+    steps: Vec<(Reading<'g>, Vec<usize>, usize)>,
+}
+
+/// Reads a region, and all constants that it needs.
+pub(crate) fn read<'g>(
+    session: &Arc<Session>,
+    region: &Region<'g>,
+    fused: Node<'g>,
+    places: &Inputs,
+) -> Result<Packing<'g>> {
+    let outputs = fused.outputs()?.into_iter().enumerate();
+    let outputs = outputs.filter_map(|(i, value)| Some(value?.name().map(|name| (name, i)))).collect::<Result<_>>()?;
+    let read = region.units.iter().flat_map(|unit| &unit.inputs).map(|value| value.name()).collect::<Result<_>>()?;
+    let (by_name, all, steps) = (HashMap::new(), Vec::new(), Vec::new());
+    let mut tensors = Tensors { session, all, by_name, read, outputs, steps };
+    for value in inputs(region)? {
+        tensors.add(value, FIRST, Memory::Input(places.place(value)?))?;
+    }
+    let mut estimates = Estimates::new(session);
+    for unit in &region.units {
+        let y = unit.outputs[0];
+        if let Kind::Layer(layer) = &unit.kind {
+            tensors.add_layer(layer, y, &mut estimates)?;
+            continue;
+        }
+        let reads = unit.inputs.iter().map(|value| tensors.with(*value, LAST)).collect::<Result<Vec<_>>>()?;
+        let work = match &unit.kind {
+            Kind::Pool(pool) => Work::Pool(pool.clone()),
+            Kind::Resize(resize) => Work::Resize(resize.clone()),
+            Kind::Product => Work::Product,
+            Kind::Concat => {
+                tensors.add_concat(y, reads)?;
+                continue;
+            }
+            Kind::Split { first, counts } => {
+                let mut first = *first;
+                for (y, count) in unit.outputs.iter().zip(counts) {
+                    let y = tensors.add(*y, LAST, Memory::Within(reads[0], first))?;
+                    tensors.steps.push((Reading::Ready(Work::View), reads.clone(), y));
+                    first += count;
+                }
+                continue;
+            }
+            Kind::Layer(_) => continue,
+        };
+        let y = tensors.add(y, LAST, Memory::Own)?;
+        tensors.steps.push((Reading::Ready(work), reads, y));
+    }
+    tensors.add_outputs(region)?;
+    let Tensors { all, steps, .. } = tensors;
+    let title = format!("a region of {} nodes", region.nodes().len());
+    session.log().write(Level::Verbose, || format!("{title}: {} steps", steps.len()));
+    let session = session.clone();
+    Ok(Box::new(move || {
+        let ready = |(reading, reads, writes)| {
+            let work = match reading {
+                Reading::Layer(packing) => Work::Layer(packing()?.into()),
+                Reading::Ready(work) => work,
+            };
+            Ok(Step { work, reads, writes })
+        };
+        let steps = steps.into_iter().map(ready).collect::<Result<_>>()?;
+        Ok(Box::new(RegionLayer::new(session, all, steps)))
+    }))
+}
+
+impl<'g> Tensors<'_, 'g> {
+    fn push(&mut self, channels: usize, layout: Layout, memory: Memory) -> usize {
+        self.all.push(Tensor { channels, layout, memory });
+        self.all.len() - 1
+    }
+
+    fn add(&mut self, value: Value<'_>, layout: Layout, memory: Memory) -> Result<usize> {
+        let count = channels(value)?.ok_or_else(|| Failure::other("a tensor without channels"))?;
+        let place = self.push(count, layout, memory);
+        self.by_name.entry(value.name()?).or_default()[usize::from(layout == LAST)] = Some(place);
+        Ok(place)
+    }
+
+    /// The tensors of a value, with channels first and with channels last.
+    fn both(&self, value: Value<'_>) -> Result<[Option<usize>; 2]> {
+        let name = value.name()?;
+        let known = self.by_name.get(&name).copied();
+        known.ok_or_else(|| Failure::other(format_args!("a region does not compute {name}")))
+    }
+
+    /// The tensor of a value with a layout, converted if it has another one.
+    fn with(&mut self, value: Value<'_>, layout: Layout) -> Result<usize> {
+        let [first, last] = self.both(value)?;
+        let (own, other, from) = if layout == FIRST { (first, last, LAST) } else { (last, first, FIRST) };
+        match (own, other) {
+            (Some(own), _) => Ok(own),
+            (None, Some(x)) => {
+                let y = self.add(value, layout, Memory::Own)?;
+                self.convert(value, (x, y), [from, layout])?;
+                Ok(y)
+            }
+            (None, None) => Err(Failure::other("a value without a tensor")),
+        }
+    }
+
+    fn convert(&mut self, value: Value<'_>, (x, y): (usize, usize), layouts: Layouts) -> Result<()> {
+        let rank = dims(value)?.map_or(0, |dims| dims.len());
+        let layer = Packed::converting(self.session, self.all[x].channels, rank, layouts);
+        self.steps.push((Reading::Ready(Work::Layer(layer.into())), vec![x], y));
+        Ok(())
+    }
+
+    /// Whether a value is an output of the node, and nothing else.
+    fn is_only_output(&self, value: Value<'_>) -> Result<bool> {
+        let name = value.name()?;
+        Ok(self.outputs.contains_key(&name) && !self.read.contains(&name))
+    }
+
+    fn add_layer(&mut self, layer: &Fusion<'g>, y: Value<'g>, estimates: &mut Estimates<'_>) -> Result<()> {
+        let are_there = |both: [Option<usize>; 2]| both.map(|tensor| tensor.is_some());
+        let is_only_output = self.is_only_output(y)?;
+        let around = Surroundings {
+            x: are_there(self.both(layer.x)?),
+            residual: layer.residual.map(|value| self.both(value).map(are_there)).transpose()?,
+            wanted: if is_only_output { FIRST } else { LAST },
+        };
+        let (layouts @ [x_layout, y_layout], _) = estimates.pick(layer, &around)?;
+        let packing = read_packed::<f32>(self.session, layer, layouts)?
+            .ok_or_else(|| Failure::other("a layer of a region whose weights are not constant"))?;
+        let mut reads = vec![self.with(layer.x, x_layout)?];
+        reads.extend(layer.residual.map(|value| self.with(value, y_layout)).transpose()?);
+        let is_direct = is_only_output && y_layout == FIRST;
+        let memory = if is_direct { Memory::Output(self.outputs[&y.name()?]) } else { Memory::Own };
+        let y = self.add(y, y_layout, memory)?;
+        self.steps.push((Reading::Layer(packing), reads, y));
+        Ok(())
+    }
+
+    /// Parts lie within the whole, where they can: they are computed here, lie in no other tensor, and no step
+    /// would read from the memory that it writes to. Others are copied.
+    fn add_concat(&mut self, y: Value<'_>, parts: Vec<usize>) -> Result<()> {
+        let whole = self.add(y, LAST, Memory::Own)?;
+        self.steps.push((Reading::Ready(Work::Join), parts.clone(), whole));
+        let mut first = 0;
+        let mut copies = Vec::new();
+        for part in parts {
+            let count = self.all[part].channels;
+            let place = self.push(count, LAST, Memory::Within(whole, first));
+            copies.push(self.steps.len());
+            self.steps.push((Reading::Ready(Work::Copy), vec![part], place));
+            first += count;
+        }
+        for copy in copies {
+            let (part, place) = (self.steps[copy].1[0], self.steps[copy].2);
+            if self.all[part].memory != Memory::Own {
+                continue;
+            }
+            self.all[part].memory = self.all[place].memory;
+            self.steps[copy].0 = Reading::Ready(Work::View);
+            let overlaps = self.steps.iter().any(|(reading, reads, y)| {
+                let is_work = !matches!(reading, Reading::Ready(Work::View | Work::Join));
+                is_work && reads.iter().any(|x| root(&self.all, *x).0 == root(&self.all, *y).0)
+            });
+            if overlaps {
+                self.all[part].memory = Memory::Own;
+                self.steps[copy].0 = Reading::Ready(Work::Copy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Converts what leaves the region, unless a layer writes it as it leaves.
+    fn add_outputs(&mut self, region: &Region<'g>) -> Result<()> {
+        for value in region.units.iter().flat_map(|unit| &unit.outputs) {
+            let Some(&output) = self.outputs.get(&value.name()?) else { continue };
+            let [first, _] = self.both(*value)?;
+            if first.is_some_and(|first| matches!(self.all[first].memory, Memory::Output(_))) {
+                continue;
+            }
+            let x = self.with(*value, LAST)?;
+            let y = self.push(self.all[x].channels, FIRST, Memory::Output(output));
+            self.convert(*value, (x, y), [LAST, FIRST])?;
+        }
+        Ok(())
+    }
+}
+
+/// The tensor in whose memory another one lies, and the first of its channels there.
+pub(crate) fn root(tensors: &[Tensor], tensor: usize) -> (usize, usize) {
+    match tensors[tensor].memory {
+        Memory::Within(whole, first) => {
+            let (root, before) = root(tensors, whole);
+            (root, before + first)
+        }
+        _ => (tensor, 0),
+    }
+}

@@ -1,0 +1,185 @@
+//! Which nodes of a graph are computed together, with channels last between them.
+
+use std::collections::HashMap;
+
+use crate::api::Result;
+use crate::fusion::{Finder, Fusion};
+use crate::graph::{Node, Value};
+use crate::region::unit::{Kind, Unit, is_image};
+
+/// Units that are compiled into one node, in an order in which they can run.
+pub(crate) struct Region<'g> {
+    pub(crate) units: Vec<Unit<'g>>,
+}
+
+impl<'g> Region<'g> {
+    pub(crate) fn nodes(&self) -> Vec<Node<'g>> {
+        self.units.iter().flat_map(|unit| unit.nodes.clone()).collect()
+    }
+
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Fusion<'g>> {
+        self.units.iter().filter_map(Unit::layer)
+    }
+}
+
+/// What a graph is made of: units, and nodes that are none.
+struct Part<'g> {
+    unit: Option<Unit<'g>>,
+    nodes: Vec<Node<'g>>,
+    /// Whether it can be computed together with others.
+    can_join: bool,
+    /// How often the way to it leaves the units, at most. A unit and another one of the same level cannot have
+    /// a foreign node between them, so they can be one node of the graph.
+    level: usize,
+    /// The part that stands for all that it is connected with.
+    group: usize,
+}
+
+/// The regions of a graph, of the layers that are found in it and of other nodes. Returns the layers that
+/// are in none, too.
+pub(crate) fn regions<'g>(
+    nodes: &[Node<'g>],
+    finder: &Finder<'g>,
+    layers: Vec<Fusion<'g>>,
+) -> Result<(Vec<Region<'g>>, Vec<Fusion<'g>>)> {
+    let (mut units, mut rest) = (Vec::new(), Vec::new());
+    for layer in layers {
+        if is_layer_of_region(&layer)? {
+            units.push(Unit { stands_alone: true, ..Unit::of_layer(layer)? });
+        } else {
+            rest.push(layer);
+        }
+    }
+    let mut finder = finder.clone();
+    for &node in nodes {
+        let unit = match finder.pass(node)? {
+            Some(layer) if is_layer_of_region(&layer)? && layer.check()?.is_ok() => Some(Unit::of_layer(layer)?),
+            _ if finder.is_taken(node) => None,
+            _ => Unit::of(node)?,
+        };
+        if let Some(unit) = unit {
+            finder.take(&unit.nodes);
+            units.push(unit);
+        }
+    }
+    let parts = grouped(parts(nodes, units)?)?;
+    let mut by_group: Vec<Vec<Unit<'g>>> = parts.iter().map(|_| Vec::new()).collect();
+    for part in parts {
+        if let Some(unit) = part.unit {
+            by_group[part.group].push(unit);
+        }
+    }
+    let mut regions = Vec::new();
+    for units in by_group {
+        // One layer alone converts nothing on the way.
+        let convolutions = units.iter().filter_map(Unit::layer).filter(|layer| !layer.is_normalisation()).count();
+        if convolutions > 1 {
+            regions.push(Region { units });
+        } else {
+            rest.extend(units.into_iter().filter_map(|unit| match unit.kind {
+                Kind::Layer(layer) if unit.stands_alone => Some(*layer),
+                _ => None,
+            }));
+        }
+    }
+    Ok((regions, rest))
+}
+
+/// Whether a layer is one of floats whose weights are the same in every run, and its tensors are not.
+fn is_layer_of_region(layer: &Fusion<'_>) -> Result<bool> {
+    let tensors = [Some(layer.x), layer.residual, Some(layer.output()?)];
+    for value in tensors.into_iter().flatten() {
+        if !is_image(value)? {
+            return Ok(false);
+        }
+    }
+    layer.has_constant_weights()
+}
+
+/// All nodes of a graph, those of a unit together, in an order in which they can run.
+fn parts<'g>(nodes: &[Node<'g>], units: Vec<Unit<'g>>) -> Result<Vec<Part<'g>>> {
+    let places: HashMap<Node<'g>, usize> = nodes.iter().enumerate().map(|(i, node)| (*node, i)).collect();
+    let place = |node: &Node<'g>| places.get(node).copied().unwrap_or(usize::MAX);
+    let taken: std::collections::HashSet<_> = units.iter().flat_map(|unit| unit.nodes.clone()).collect();
+    let alone = nodes.iter().filter(|node| !taken.contains(node)).map(|node| (None, vec![*node]));
+    let of_units = units.into_iter().map(|unit| {
+        let nodes = unit.nodes.clone();
+        (Some(unit), nodes)
+    });
+    let mut parts: Vec<_> = of_units
+        .chain(alone)
+        .map(|(unit, nodes)| Part { can_join: unit.is_some(), unit, nodes, level: 0, group: 0 })
+        .collect();
+    // What a unit reads is computed before its last node.
+    parts.sort_by_key(|part| part.nodes.iter().map(place).max());
+    Ok(parts)
+}
+
+/// Parts with the level and the group of each.
+fn grouped<'g>(mut parts: Vec<Part<'g>>) -> Result<Vec<Part<'g>>> {
+    let mut of_node = HashMap::new();
+    for (i, part) in parts.iter_mut().enumerate() {
+        part.group = i;
+        of_node.extend(part.nodes.iter().map(|node| (*node, i)));
+    }
+    let mut edges = Vec::new();
+    for i in 0..parts.len() {
+        let mut readers = Vec::new();
+        let mut is_read_elsewhere = false;
+        for node in &parts[i].nodes {
+            for output in node.outputs()?.into_iter().flatten() {
+                for (reader, _) in output.readers()? {
+                    match of_node.get(&reader) {
+                        Some(&reader) if reader > i => readers.push(reader),
+                        Some(&reader) => is_read_elsewhere |= reader < i,
+                        None => is_read_elsewhere = true,
+                    }
+                }
+            }
+        }
+        // A reader that is not among the nodes behind it: then the way from here is not known.
+        if is_read_elsewhere {
+            parts[i].can_join = false;
+        }
+        for reader in readers {
+            let leaves = parts[reader].can_join && !parts[i].can_join;
+            parts[reader].level = parts[reader].level.max(parts[i].level + usize::from(leaves));
+            edges.push((i, reader));
+        }
+    }
+    for (i, reader) in edges {
+        if parts[i].can_join && parts[reader].can_join && parts[i].level == parts[reader].level {
+            let (one, other) = (root(&parts, i), root(&parts, reader));
+            parts[one.max(other)].group = one.min(other);
+        }
+    }
+    for i in 0..parts.len() {
+        parts[i].group = root(&parts, i);
+    }
+    Ok(parts)
+}
+
+fn root(parts: &[Part<'_>], mut i: usize) -> usize {
+    while parts[i].group != i {
+        i = parts[i].group;
+    }
+    i
+}
+
+/// The values that a region reads and does not compute, each once.
+pub(crate) fn inputs<'g>(region: &Region<'g>) -> Result<Vec<Value<'g>>> {
+    let (mut known, mut inputs) = (Vec::new(), Vec::new());
+    for unit in &region.units {
+        for value in &unit.inputs {
+            let name = value.name()?;
+            if !known.contains(&name) {
+                known.push(name);
+                inputs.push(*value);
+            }
+        }
+        for value in &unit.outputs {
+            known.push(value.name()?);
+        }
+    }
+    Ok(inputs)
+}

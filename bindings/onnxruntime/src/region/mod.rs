@@ -1,0 +1,20 @@
+//! Regions: layers and what stands between them, compiled into one node that keeps channels last inside,
+//! but for layers that take less time with channels first.
+//!
+//! * [`find`](mod@find): which nodes are a region.
+//! * [`unit`](mod@unit): what its units compute, read from nodes.
+//! * [`compile`](mod@compile): its steps, and which values share memory.
+//! * [`layouts`](mod@layouts): which layouts a layer reads and writes.
+//! * [`program`](mod@program): the steps for inputs of known shapes; [`passes`](mod@passes): how those that are no convolutions
+//!   compute; [`run`](mod@run): a run of them.
+
+mod compile;
+pub(crate) mod find;
+mod layouts;
+mod passes;
+mod program;
+mod run;
+mod unit;
+
+pub(crate) use compile::read;
+pub(crate) use find::Region;

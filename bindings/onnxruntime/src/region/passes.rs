@@ -1,0 +1,161 @@
+//! What a region computes besides convolutions: loops over pixels, which the compiler makes vectors of.
+
+use pulp::Arch;
+
+use crate::region::program::Windows;
+use crate::region::unit::{Mean, Sources};
+
+/// Pixels with channels last, so many elements from one to the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Pixels<'a> {
+    pub(crate) elements: &'a [f32],
+    pub(crate) step: usize,
+    pub(crate) channels: usize,
+}
+
+impl<'a> Pixels<'a> {
+    #[inline(always)]
+    pub(crate) fn get(&self, pixel: usize) -> &'a [f32] {
+        &self.elements[pixel * self.step..][..self.channels]
+    }
+}
+
+/// Pixels of Y that a thread writes, from one on.
+pub(crate) struct Part<'a> {
+    pub(crate) elements: &'a mut [f32],
+    pub(crate) step: usize,
+    pub(crate) channels: usize,
+    pub(crate) first: usize,
+}
+
+impl Part<'_> {
+    /// Has `compute` write each pixel, of which it gets the number.
+    #[inline(always)]
+    fn each(self, mut compute: impl FnMut(usize, &mut [f32])) {
+        for (i, pixel) in self.elements.chunks_mut(self.step).enumerate() {
+            compute(self.first + i, &mut pixel[..self.channels]);
+        }
+    }
+}
+
+/// `x * by`, where `of_factors` pixels have the same factors.
+pub(crate) fn product(x: Pixels<'_>, by: Pixels<'_>, of_factors: usize, y: Part<'_>) {
+    Arch::new().dispatch(|| {
+        y.each(|pixel, y| {
+            for ((y, x), by) in y.iter_mut().zip(x.get(pixel)).zip(by.get(pixel / of_factors)) {
+                *y = x * by;
+            }
+        });
+    });
+}
+
+pub(crate) fn copy(x: Pixels<'_>, y: Part<'_>) {
+    y.each(|pixel, y| y.copy_from_slice(x.get(pixel)));
+}
+
+/// Pixels between four others.
+pub(crate) fn resize(x: Pixels<'_>, [height, width]: [usize; 2], sources: &[Sources; 2], y: Part<'_>) {
+    let [rows, columns] = sources;
+    let Part { elements, step, channels, first } = y;
+    let mut pixels = elements.chunks_mut(step);
+    let mut at = first;
+    let mut between = Vec::new();
+    Arch::new().dispatch(|| {
+        while pixels.len() > 0 {
+            let (row, column) = (at / columns.len(), at % columns.len());
+            let (above, below, share) = rows[row % rows.len()];
+            let of_row = |source: usize| (row / rows.len() * height + source) * width;
+            // A row between two rows, unless it is one of them.
+            let blended = above != below && share != 0.0;
+            if blended {
+                between.resize(width * channels, 0.0);
+                for (i, y) in between.chunks_exact_mut(channels).enumerate() {
+                    blend(x.get(of_row(above) + i), x.get(of_row(below) + i), share, y);
+                }
+            }
+            let source = |column: usize| match blended {
+                true => &between[column * channels..][..channels],
+                false => x.get(of_row(above) + column),
+            };
+            for (&(left, right, share), y) in columns[column..].iter().zip(&mut pixels) {
+                let y = &mut y[..channels];
+                match left == right || share == 0.0 {
+                    true => y.copy_from_slice(source(left)),
+                    false => blend(source(left), source(right), share, y),
+                }
+                at += 1;
+            }
+        }
+    });
+}
+
+/// Numbers between those of two vectors, by the share of the second one.
+#[inline(always)]
+fn blend(one: &[f32], other: &[f32], share: f32, y: &mut [f32]) {
+    for ((y, one), other) in y.iter_mut().zip(one).zip(other) {
+        *y = one * (1.0 - share) + other * share;
+    }
+}
+
+/// The maximum or the mean of each window.
+pub(crate) fn pool(x: Pixels<'_>, windows: &Windows, y: Part<'_>) {
+    let mut taps = Vec::new();
+    Arch::new().dispatch(|| {
+        y.each(|pixel, y| {
+            windows.taps(pixel, &mut taps);
+            match windows.mean {
+                None => reduce(x, &taps, y, f32::NEG_INFINITY, |y, x| if x > y { x } else { y }, 1.0),
+                Some(mean) => {
+                    let count = if mean == Mean::OfWindow { windows.volume } else { taps.len() };
+                    reduce(x, &taps, y, 0.0, |y, x| y + x, count as f32);
+                }
+            }
+        });
+    });
+}
+
+/// What some pixels come to, divided by a number.
+#[inline(always)]
+fn reduce(x: Pixels<'_>, taps: &[usize], y: &mut [f32], zero: f32, add: impl Fn(f32, f32) -> f32, by: f32) {
+    let (wide, narrow) = y.as_chunks_mut::<32>();
+    let done = 32 * wide.len();
+    for (i, y) in wide.iter_mut().enumerate() {
+        *y = reduced(x, taps, 32 * i, zero, &add).map(|sum| sum / by);
+    }
+    let (narrow, rest) = narrow.as_chunks_mut::<8>();
+    let before_rest = done + 8 * narrow.len();
+    for (i, y) in narrow.iter_mut().enumerate() {
+        *y = reduced(x, taps, done + 8 * i, zero, &add).map(|sum| sum / by);
+    }
+    for (i, y) in rest.iter_mut().enumerate() {
+        *y = reduced::<1>(x, taps, before_rest + i, zero, &add)[0] / by;
+    }
+}
+
+/// The same of `N` channels. Sums of some pixels are added to those of others, so that the rounding errors of large
+/// windows stay small.
+#[inline(always)]
+fn reduced<const N: usize>(
+    x: Pixels<'_>,
+    taps: &[usize],
+    channel: usize,
+    zero: f32,
+    add: impl Fn(f32, f32) -> f32,
+) -> [f32; N] {
+    /// Pixels whose sum is added at once.
+    const TOGETHER: usize = 64;
+    let mut all = [zero; N];
+    for taps in taps.chunks(TOGETHER) {
+        let mut sums = [zero; N];
+        for tap in taps {
+            let x: &[f32; N] = x.elements[tap * x.step + channel..].first_chunk().expect("the channels of a pixel");
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = add(*sum, *x);
+            }
+        }
+        for (all, sum) in all.iter_mut().zip(sums) {
+            *all = add(*all, sum);
+        }
+    }
+    all
+}

@@ -1,0 +1,374 @@
+//! The steps of a region for inputs of known shapes: plans, tables, and memory.
+
+use std::sync::Arc;
+
+use convoke::{Layout, PackedWeights, Plan, Planner};
+
+use crate::api::{Failure, Result};
+use crate::layer::Packed;
+use crate::region::compile::{Memory, Step, Tensor, Work, root};
+use crate::region::unit::{Mean, Pool, Sources};
+use crate::sum;
+use crate::weights::Planned;
+
+/// What is done in a run, in this order.
+pub(crate) struct Program {
+    pub(crate) acts: Vec<Act>,
+    pub(crate) places: Vec<Place>,
+    /// The elements of each buffer.
+    pub(crate) buffers: Vec<usize>,
+    /// The shapes of the outputs of the node, by their numbers.
+    pub(crate) outputs: Vec<(usize, Vec<usize>)>,
+}
+
+/// Where a tensor lies in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Input(usize),
+    Output(usize),
+    /// At the beginning of a buffer, so many elements with channels first.
+    Planes {
+        buffer: usize,
+        len: usize,
+    },
+    /// Channels last, in a buffer, from an element on, with so many elements from one pixel to the next.
+    Pixels {
+        buffer: usize,
+        first: usize,
+        pixel: usize,
+    },
+}
+
+/// A step of which all sizes are known.
+pub(crate) struct Act {
+    pub(crate) what: What,
+    pub(crate) reads: Vec<usize>,
+    pub(crate) writes: usize,
+}
+
+pub(crate) enum What {
+    Layer(Planned<f32>),
+    /// An addition, whose plan and weights are its own.
+    Add(Box<(Plan<f32>, PackedWeights<f32>)>),
+    Pool(Windows),
+    Resize {
+        images: usize,
+        x_sizes: [usize; 2],
+        channels: usize,
+        sources: [Sources; 2],
+    },
+    /// Pixels, their channels, and the pixels for which one vector of factors stands.
+    Product {
+        pixels: usize,
+        channels: usize,
+        of_factors: usize,
+    },
+    Copy {
+        pixels: usize,
+        channels: usize,
+    },
+    /// A tensor is broadcast, from a shape to a shape, both in the order in which the sizes lie in memory.
+    Repeat {
+        from: Vec<usize>,
+        to: Vec<usize>,
+    },
+}
+
+/// The windows of a pool.
+pub(crate) struct Windows {
+    pub(crate) images: usize,
+    pub(crate) channels: usize,
+    /// The pixels of an image of X.
+    pub(crate) positions: usize,
+    pub(crate) mean: Option<Mean>,
+    /// The elements of a window, padding among them.
+    pub(crate) volume: usize,
+    /// For each element of Y along each axis, the elements of X in its window, from one on.
+    pub(crate) axes: Vec<Axis>,
+}
+
+impl Windows {
+    /// The pixels of Y.
+    pub(crate) fn pixels(&self) -> usize {
+        self.images * self.axes.iter().map(|axis| axis.taps.len()).product::<usize>()
+    }
+
+    /// The pixels of X in the window of a pixel of Y.
+    #[inline]
+    pub(crate) fn taps(&self, mut pixel: usize, taps: &mut Vec<usize>) {
+        taps.clear();
+        taps.push(0);
+        let mut step = 1;
+        for axis in self.axes.iter().rev() {
+            let (first, count) = axis.taps[pixel % axis.taps.len()];
+            pixel /= axis.taps.len();
+            let inner = taps.len();
+            // Those of the first element of the axis become those of all in the window, in their order.
+            for tap in 0..count {
+                for i in 0..inner {
+                    taps.push(taps[i] + (first + tap * axis.dilation) * step);
+                }
+            }
+            taps.drain(..inner);
+            step *= axis.input;
+        }
+        let image = pixel * self.positions;
+        taps.iter_mut().for_each(|tap| *tap += image);
+    }
+}
+
+pub(crate) struct Axis {
+    pub(crate) input: usize,
+    pub(crate) dilation: usize,
+    /// The first element and the count, for each window.
+    pub(crate) taps: Vec<(usize, usize)>,
+}
+
+/// Tensors and their shapes while a program is made.
+struct Making<'a> {
+    planner: &'a Planner,
+    tensors: Vec<Tensor>,
+    shapes: Vec<Vec<usize>>,
+    acts: Vec<Act>,
+}
+
+impl Program {
+    /// The program for inputs of these shapes.
+    pub(crate) fn new(planner: &Planner, steps: &[Step], tensors: &[Tensor], inputs: &[Vec<usize>]) -> Result<Self> {
+        let shapes = tensors.iter().map(|tensor| match tensor.memory {
+            Memory::Input(i) => inputs[i].clone(),
+            _ => Vec::new(),
+        });
+        let mut making = Making { planner, shapes: shapes.collect(), tensors: tensors.to_vec(), acts: Vec::new() };
+        for step in steps {
+            making.add(step)?;
+        }
+        making.check_channels()?;
+        let (places, buffers) = making.memory()?;
+        let Making { acts, shapes, tensors, .. } = making;
+        let of_output = |(tensor, shape): (&Tensor, Vec<usize>)| match tensor.memory {
+            Memory::Output(i) => Some((i, shape)),
+            _ => None,
+        };
+        let outputs = tensors.iter().zip(shapes).filter_map(of_output).collect();
+        Ok(Self { acts, places, buffers, outputs })
+    }
+}
+
+/// The number of pixels of a tensor.
+fn pixels(shape: &[usize]) -> Result<usize> {
+    let sizes = shape.iter().enumerate().filter(|(axis, _)| *axis != 1).map(|(_, size)| *size);
+    let mut sizes = sizes;
+    let count = sizes.try_fold(1_usize, usize::checked_mul);
+    count.ok_or_else(|| Failure::other(format_args!("a tensor of shape {shape:?} exceeds the memory")))
+}
+
+impl Making<'_> {
+    fn push(&mut self, what: What, reads: Vec<usize>, writes: usize) {
+        self.acts.push(Act { what, reads, writes });
+    }
+
+    /// Another tensor of its own.
+    fn own(&mut self, shape: Vec<usize>, layout: Layout) -> usize {
+        self.tensors.push(Tensor { channels: shape[1], layout, memory: Memory::Own });
+        self.shapes.push(shape);
+        self.tensors.len() - 1
+    }
+
+    fn add(&mut self, Step { work, reads, writes }: &Step) -> Result<()> {
+        let (reads, writes) = (reads.clone(), *writes);
+        let x_shape = self.shapes[reads[0]].clone();
+        let y_shape = match work {
+            Work::Layer(layer) => return self.add_layer(layer, reads, writes),
+            Work::Pool(pool) => {
+                let (windows, shape) = windows(pool, &x_shape)?;
+                self.push(What::Pool(windows), reads, writes);
+                shape
+            }
+            Work::Resize(resize) => {
+                let &[images, channels, height, width] = &x_shape[..] else {
+                    return Err(Failure::invalid(format_args!(
+                        "Resize: X of shape {x_shape:?} has not two spatial axes"
+                    )));
+                };
+                let sources = resize.sources([height, width]);
+                let shape = vec![images, channels, sources[0].len(), sources[1].len()];
+                self.push(What::Resize { images, x_sizes: [height, width], channels, sources }, reads, writes);
+                shape
+            }
+            Work::Product => {
+                let by = self.shapes[reads[1]].clone();
+                let shape = sum::broadcast(&x_shape, &by)?;
+                let are_vectors = by[..2] == shape[..2] && by[2..].iter().all(|size| *size == 1);
+                let [x, by] = [(reads[0], true), (reads[1], !are_vectors)]
+                    .map(|(tensor, must)| if must { self.repeated(tensor, &shape) } else { tensor });
+                let of_factors = pixels(&shape)?.checked_div(pixels(&self.shapes[by])?).unwrap_or(1);
+                let what = What::Product { pixels: pixels(&shape)?, channels: shape[1], of_factors };
+                self.push(what, vec![x, by], writes);
+                shape
+            }
+            Work::Copy => {
+                let what = What::Copy { pixels: pixels(&x_shape)?, channels: x_shape[1] };
+                self.push(what, reads, writes);
+                x_shape
+            }
+            Work::View => {
+                let mut shape = x_shape;
+                shape[1] = self.tensors[writes].channels;
+                shape
+            }
+            Work::Join => self.joined(&reads)?,
+        };
+        self.shapes[writes] = y_shape;
+        Ok(())
+    }
+
+    /// A tensor that is broadcast to a shape: itself, if it has that shape.
+    fn repeated(&mut self, tensor: usize, shape: &[usize]) -> usize {
+        let from = self.shapes[tensor].clone();
+        if from == shape {
+            return tensor;
+        }
+        let layout = self.tensors[tensor].layout;
+        let y = self.own(shape.to_vec(), layout);
+        let in_memory = |shape: &[usize]| match layout {
+            Layout::ChannelsFirst => shape.to_vec(),
+            _ => [&shape[..1], &shape[2..], &shape[1..2]].concat(),
+        };
+        self.push(What::Repeat { from: in_memory(&from), to: in_memory(shape) }, vec![tensor], y);
+        y
+    }
+
+    /// The shape of tensors whose channels are joined.
+    fn joined(&self, parts: &[usize]) -> Result<Vec<usize>> {
+        let mut shape = self.shapes[parts[0]].clone();
+        shape[1] = 0;
+        for part in parts.iter().map(|part| &self.shapes[*part]) {
+            if part.len() != shape.len() || part[0] != shape[0] || part[2..] != shape[2..] {
+                return Err(Failure::invalid(format_args!(
+                    "Concat: inputs of shapes {:?} and {part:?} differ in another axis than 1",
+                    self.shapes[parts[0]]
+                )));
+            }
+            shape[1] += part[1];
+        }
+        Ok(shape)
+    }
+
+    fn add_layer(&mut self, layer: &Arc<Packed<f32>>, reads: Vec<usize>, writes: usize) -> Result<()> {
+        let x_shape = self.shapes[reads[0]].clone();
+        let planned = layer.plan(&x_shape)?;
+        let own = planned.plan.geometry().output_shape();
+        let shape = match reads.get(1) {
+            Some(&residual) => sum::broadcast(&own, &self.shapes[residual])?,
+            None => own.clone(),
+        };
+        let residual = reads.get(1).copied().filter(|residual| own != shape || self.shapes[*residual] != shape);
+        self.shapes[writes] = shape.clone();
+        let Some(residual) = residual else {
+            self.push(What::Layer(planned), reads, writes);
+            return Ok(());
+        };
+        // It is broadcast, which mostly is not so: the layer without the sum, and the sum.
+        let plan = sum::conv(self.planner, &layer.operator, planned.cache.packed(), &x_shape)?;
+        let layout = self.tensors[writes].layout;
+        let convolved = self.own(own.clone(), layout);
+        let planned = Planned { plan: Arc::new(plan), cache: planned.cache };
+        self.push(What::Layer(planned), vec![reads[0]], convolved);
+        let both = [convolved, residual].map(|x| self.repeated(x, &shape));
+        let add = sum::add::<f32>(self.planner, layer.activation(), &shape, [layout; 2])?;
+        self.push(What::Add(add.into()), both.to_vec(), writes);
+        Ok(())
+    }
+
+    /// The number of channels was known when the session was made, and may be another one in a run that does not
+    /// keep to the model.
+    fn check_channels(&self) -> Result<()> {
+        for (Tensor { channels, .. }, shape) in self.tensors.iter().zip(&self.shapes) {
+            if shape.get(1) != Some(channels) {
+                return Err(Failure::invalid(format_args!(
+                    "a tensor of shape {shape:?}, where {channels} channels were expected"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each tensor lies, and the sizes of the buffers. A buffer is used again when what it held is not read
+    /// any more.
+    fn memory(&self) -> Result<(Vec<Place>, Vec<usize>)> {
+        let mut last_use = vec![0; self.tensors.len()];
+        for (i, act) in self.acts.iter().enumerate() {
+            for tensor in act.reads.iter().chain([&act.writes]) {
+                last_use[root(&self.tensors, *tensor).0] = i;
+            }
+        }
+        let (mut buffers, mut free) = (Vec::<usize>::new(), Vec::<usize>::new());
+        let mut buffer_of = vec![None; self.tensors.len()];
+        for (i, act) in self.acts.iter().enumerate() {
+            let (y, _) = root(&self.tensors, act.writes);
+            if self.tensors[y].memory == Memory::Own && buffer_of[y].is_none() {
+                let len = pixels(&self.shapes[y])?.checked_mul(self.tensors[y].channels);
+                let len = len.ok_or_else(|| Failure::other("a tensor of a region exceeds the memory"))?;
+                // The smallest one that is large enough, or else the largest one, which grows.
+                free.sort_by_key(|buffer| buffers[*buffer]);
+                let at = free.iter().position(|buffer| buffers[*buffer] >= len).or(free.len().checked_sub(1));
+                let buffer = at.map_or(buffers.len(), |at| free.remove(at));
+                if buffer == buffers.len() {
+                    buffers.push(len);
+                }
+                buffers[buffer] = buffers[buffer].max(len);
+                buffer_of[y] = Some(buffer);
+            }
+            let done = |tensor: &usize| last_use[*tensor] == i;
+            let mut used: Vec<usize> = act
+                .reads
+                .iter()
+                .chain([&act.writes])
+                .map(|tensor| root(&self.tensors, *tensor).0)
+                .filter(done)
+                .collect();
+            used.sort_unstable();
+            used.dedup();
+            free.extend(used.into_iter().filter_map(|tensor| buffer_of[tensor]));
+        }
+        let place = |tensor: usize| {
+            let (root, first) = root(&self.tensors, tensor);
+            match self.tensors[root].memory {
+                Memory::Input(i) => Place::Input(i),
+                Memory::Output(i) => Place::Output(i),
+                // What nothing is written to is not read.
+                _ => {
+                    let buffer = buffer_of[root].unwrap_or(usize::MAX);
+                    match self.tensors[root].layout {
+                        Layout::ChannelsFirst => Place::Planes { buffer, len: self.shapes[root].iter().product() },
+                        _ => Place::Pixels { buffer, first, pixel: self.tensors[root].channels },
+                    }
+                }
+            }
+        };
+        Ok(((0..self.tensors.len()).map(place).collect(), buffers))
+    }
+}
+
+/// The windows of a pool on X, and the shape of Y.
+fn windows(pool: &Pool, x_shape: &[usize]) -> Result<(Windows, Vec<usize>)> {
+    let geometry = pool.geometry(x_shape)?;
+    let axes = geometry.axes.iter().map(|axis| {
+        let taps = (0..axis.output).map(|output| {
+            let inside = |tap: &usize| axis.input_position(output, *tap);
+            let mut inside = (0..axis.kernel).filter_map(|tap| inside(&tap));
+            inside.next().map_or((0, 0), |first| (first, 1 + inside.count()))
+        });
+        Axis { input: axis.input, dilation: axis.dilation, taps: taps.collect() }
+    });
+    let windows = Windows {
+        images: geometry.batch,
+        channels: geometry.in_channels,
+        positions: geometry.input_spatial(),
+        mean: pool.mean,
+        volume: geometry.kernel_volume(),
+        axes: axes.collect(),
+    };
+    Ok((windows, geometry.output_shape()))
+}

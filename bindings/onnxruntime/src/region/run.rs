@@ -1,0 +1,197 @@
+//! A run of a region.
+
+use std::mem::{MaybeUninit, take};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use convoke::{PackedWeights, Plan};
+use lru::LruCache;
+
+use crate::api::{Failure, Result, lock};
+use crate::layer::{Layer, execute};
+use crate::region::compile::{Memory, Step, Tensor};
+use crate::region::passes::{self, Part, Pixels};
+use crate::region::program::{Act, Place, Program, What};
+use crate::run::{Run, overlaps};
+use crate::session::{Buffer, Session};
+use crate::sum;
+use crate::weights::{MOST_PLANS, Planned};
+
+type ProgramsByShapes = LruCache<Vec<Vec<usize>>, Arc<Program>>;
+
+/// A region that is compiled.
+pub(crate) struct RegionLayer {
+    session: Arc<Session>,
+    tensors: Vec<Tensor>,
+    steps: Vec<Step>,
+    inputs: usize,
+    programs: Mutex<ProgramsByShapes>,
+}
+
+impl RegionLayer {
+    pub(crate) fn new(session: Arc<Session>, tensors: Vec<Tensor>, steps: Vec<Step>) -> Self {
+        let place = |tensor: &Tensor| if let Memory::Input(i) = tensor.memory { i + 1 } else { 0 };
+        let inputs = tensors.iter().map(place).max().unwrap_or(0);
+        Self { session, tensors, steps, inputs, programs: Mutex::new(LruCache::new(MOST_PLANS)) }
+    }
+
+    fn program(&self, shapes: Vec<Vec<usize>>) -> Result<Arc<Program>> {
+        if let Some(program) = lock(&self.programs).get(&shapes) {
+            return Ok(program.clone());
+        }
+        let program = Arc::new(Program::new(&self.session.planner(), &self.steps, &self.tensors, &shapes)?);
+        lock(&self.programs).put(shapes, program.clone());
+        Ok(program)
+    }
+}
+
+impl Layer for RegionLayer {
+    fn run(&self, run: Run) -> Result<()> {
+        let tensors = (0..self.inputs).map(|i| run.input(i)).collect::<Result<Vec<_>>>()?;
+        let program = self.program(tensors.iter().map(|tensor| tensor.shape()).collect::<Result<_>>()?)?;
+        let mut inputs = tensors.iter().map(|tensor| tensor.elements::<f32>()).collect::<Result<Vec<_>>>()?;
+        let most = program.outputs.iter().map(|(i, _)| i + 1).max().unwrap_or(0);
+        let mut outputs = vec![None; most];
+        for (i, shape) in &program.outputs {
+            outputs[*i] = run.output::<f32>(*i, shape, shape.iter().product())?;
+        }
+        // The caller of the run may have bound an output to memory of an input.
+        let is_shared = |x: &&[f32]| outputs.iter().flatten().any(|y| overlaps(*y, x));
+        let copies: Vec<Option<Vec<f32>>> = inputs.iter().map(|x| is_shared(x).then(|| x.to_vec())).collect();
+        for (input, copy) in inputs.iter_mut().zip(&copies) {
+            *input = copy.as_deref().unwrap_or(input);
+        }
+        self.session.with_buffers(&program.buffers, |buffers| {
+            let mut memory = TensorsOfRun { run, session: &self.session, program: &program, inputs, outputs, buffers };
+            program.acts.iter().try_for_each(|act| memory.compute(act))
+        })
+    }
+}
+
+/// The tensors of a run.
+struct TensorsOfRun<'a> {
+    run: Run,
+    session: &'a Session,
+    program: &'a Program,
+    inputs: Vec<&'a [f32]>,
+    outputs: Vec<Option<NonNull<[MaybeUninit<f32>]>>>,
+    buffers: &'a mut [Buffer],
+}
+
+impl TensorsOfRun<'_> {
+    /// What is read, and the distance of its pixels if it is in a buffer.
+    fn read(&self, tensor: usize) -> Result<(&[f32], Option<usize>)> {
+        match self.program.places[tensor] {
+            Place::Input(i) => Ok((self.inputs[i], None)),
+            Place::Pixels { buffer, first, pixel } => Ok((&self.buffers[buffer].view()[first..], Some(pixel))),
+            Place::Planes { buffer, len } => Ok((&self.buffers[buffer].view()[..len], None)),
+            Place::Output(_) => Err(Failure::other("a region reads its output")),
+        }
+    }
+
+    fn pixels(&self, tensor: usize, channels: usize) -> Result<Pixels<'_>> {
+        let (elements, step) = self.read(tensor)?;
+        Ok(Pixels { elements, step: step.unwrap_or(channels), channels })
+    }
+
+    fn compute(&mut self, act: &Act) -> Result<()> {
+        match self.program.places[act.writes] {
+            Place::Output(i) => {
+                let Some(mut y) = self.outputs[i] else { return Ok(()) };
+                // SAFETY: onnxruntime gave room for so many elements. Nothing else has this memory: inputs that
+                // share it were copied, and no act reads an output.
+                let y = unsafe { y.as_mut() };
+                self.layer(act, |x, packed| convoke::Run::uninit(x, packed, y))
+            }
+            Place::Pixels { buffer, first, pixel } => self.fill_buffer(act, buffer, first, Some(pixel)),
+            Place::Planes { buffer, .. } => self.fill_buffer(act, buffer, 0, None),
+            Place::Input(_) => Err(Failure::other("a region writes to its input")),
+        }
+    }
+
+    /// Writes a buffer from an element on: pixels, so many elements from one to the next, or planes.
+    fn fill_buffer(&mut self, act: &Act, buffer: usize, first: usize, pixel: Option<usize>) -> Result<()> {
+        // An act reads from other buffers than it writes to.
+        let mut memory = take(&mut self.buffers[buffer]);
+        let done = self.fill(act, &mut memory.elements()[first..], pixel);
+        self.buffers[buffer] = memory;
+        done
+    }
+
+    /// Runs a plan, for Y as `into` gives it.
+    fn layer<'s, 'y>(
+        &'s self,
+        act: &'s Act,
+        into: impl FnOnce(&'s [f32], &'s PackedWeights<f32>) -> convoke::Run<'s, 'y, f32>,
+    ) -> Result<()> {
+        let (plan, packed) = match &act.what {
+            What::Layer(planned) => (&*planned.plan, planned.cache.packed()),
+            What::Add(add) => (&add.0, &add.1),
+            _ => return Err(Failure::other("a region writes an output by another step than a layer")),
+        };
+        let (x, pixel) = self.read(act.reads[0])?;
+        let residual = act.reads.get(1).map(|tensor| self.read(*tensor)).transpose()?;
+        let mut what = into(x, packed).x_pixel_stride(pixel);
+        if let Some((residual, pixel)) = residual {
+            what = what.residual(Some(residual)).residual_pixel_stride(pixel);
+        }
+        execute(self.session, self.run, plan, what).map(drop)
+    }
+
+    fn fill(&self, act: &Act, y: &mut [f32], step: Option<usize>) -> Result<()> {
+        let x = |channels: usize| self.pixels(act.reads[0], channels);
+        let share = |pixels: usize, channels: usize, y: &mut [f32], compute: &(dyn Fn(Part<'_>) + Sync)| {
+            let step = step.unwrap_or(channels);
+            let len = pixels.saturating_sub(1) * step + if pixels > 0 { channels } else { 0 };
+            self.run.share(self.session.threads(), step, &mut y[..len], |begin, elements| {
+                compute(Part { elements, step, channels, first: begin / step });
+            });
+        };
+        match &act.what {
+            What::Layer(Planned { plan, .. }) => {
+                return self.layer(act, |x, packed| into_buffer(x, packed, plan, y, step));
+            }
+            What::Add(add) => return self.layer(act, |x, packed| into_buffer(x, packed, &add.0, y, step)),
+            What::Pool(windows) => {
+                let (x, pixels) = (x(windows.channels)?, windows.pixels());
+                share(pixels, windows.channels, y, &|part| passes::pool(x, windows, part));
+            }
+            What::Resize { images, x_sizes, channels, sources } => {
+                let (x, pixels) = (x(*channels)?, images * sources[0].len() * sources[1].len());
+                share(pixels, *channels, y, &|part| passes::resize(x, *x_sizes, sources, part));
+            }
+            What::Product { pixels, channels, of_factors } => {
+                let (x, by) = (x(*channels)?, self.pixels(act.reads[1], *channels)?);
+                share(*pixels, *channels, y, &|part| passes::product(x, by, *of_factors, part));
+            }
+            What::Copy { pixels, channels } => {
+                let x = x(*channels)?;
+                share(*pixels, *channels, y, &|part| passes::copy(x, part));
+            }
+            What::Repeat { from, to } => {
+                let (x, pixel) = self.read(act.reads[0])?;
+                let last = from.last().copied().unwrap_or(0);
+                let len = from.iter().product::<usize>();
+                let x: Vec<f32> = match pixel {
+                    Some(pixel) => x.chunks(pixel).take(len / last).flat_map(|pixel| &pixel[..last]).copied().collect(),
+                    None => x[..len].to_vec(),
+                };
+                let repeated = sum::repeated(&x, from, to)?;
+                y[..repeated.len()].copy_from_slice(&repeated);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A run that writes a buffer, which may be longer than Y.
+fn into_buffer<'a, 'y>(
+    x: &'a [f32],
+    packed: &'a PackedWeights<f32>,
+    plan: &Plan<f32>,
+    y: &'y mut [f32],
+    step: Option<usize>,
+) -> convoke::Run<'a, 'y, f32> {
+    let len = if step.is_some() { y.len() } else { plan.geometry().output_len() };
+    convoke::Run::new(x, packed, &mut y[..len]).y_pixel_stride(step)
+}

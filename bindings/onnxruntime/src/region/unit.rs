@@ -1,0 +1,385 @@
+//! What a region is made of: layers, and the nodes between them that it computes itself.
+
+use convoke::{Error, Geometry, Operator};
+
+use crate::api::Result;
+use crate::fusion::{Fusion, VERSION};
+use crate::graph::{AttributeValue, Attributes, Node, Value};
+
+/// Nodes that are computed in one step.
+pub(crate) struct Unit<'g> {
+    pub(crate) nodes: Vec<Node<'g>>,
+    /// What it reads, but for constants.
+    pub(crate) inputs: Vec<Value<'g>>,
+    pub(crate) outputs: Vec<Value<'g>>,
+    pub(crate) kind: Kind<'g>,
+    /// Whether it is convoke's without a region, too.
+    pub(crate) stands_alone: bool,
+}
+
+pub(crate) enum Kind<'g> {
+    Layer(Box<Fusion<'g>>),
+    Pool(Pool),
+    Resize(Resize),
+    /// The product of two tensors, of which the second one may have one number for each channel of an image.
+    Product,
+    /// Channels of the inputs behind one another.
+    Concat,
+    /// The channels of the input, so many for each output, from the first one on.
+    Split {
+        first: usize,
+        counts: Vec<usize>,
+    },
+}
+
+impl<'g> Unit<'g> {
+    pub(crate) fn of_layer(layer: Fusion<'g>) -> Result<Self> {
+        Ok(Self {
+            nodes: layer.nodes.clone(),
+            inputs: std::iter::once(layer.x).chain(layer.residual).collect(),
+            outputs: vec![layer.output()?],
+            kind: Kind::Layer(layer.into()),
+            stands_alone: false,
+        })
+    }
+
+    pub(crate) fn layer(&self) -> Option<&Fusion<'g>> {
+        if let Kind::Layer(layer) = &self.kind { Some(layer) } else { None }
+    }
+
+    /// The unit of a node that is no layer; `None` if it is none.
+    pub(crate) fn of(node: Node<'g>) -> Result<Option<Self>> {
+        let (inputs, outputs) = (node.inputs()?, node.outputs()?);
+        let (Some(&Some(x)), false) = (inputs.first(), outputs.iter().any(Option::is_none)) else { return Ok(None) };
+        let outputs: Vec<Value<'g>> = outputs.into_iter().flatten().collect();
+        for value in outputs.iter().chain([&x]) {
+            if !is_image(*value)? {
+                return Ok(None);
+            }
+        }
+        let mut inputs_of = vec![x];
+        let kind = match &*node.op()? {
+            "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" | "ReduceMean" => {
+                Pool::of(node, x)?.filter(|_| outputs.len() == 1).map(Kind::Pool)
+            }
+            "Resize" | "Upsample" => Resize::of(node, x)?.map(Kind::Resize),
+            "Mul" => match inputs[..] {
+                [_, Some(other)] if is_image(other)? => {
+                    let sizes = [x, other].map(|value| is_vector(value));
+                    inputs_of = match sizes {
+                        [Ok(true), Ok(false)] => vec![other, x],
+                        _ => vec![x, other],
+                    };
+                    (may_multiply(inputs_of[0], inputs_of[1])?).then_some(Kind::Product)
+                }
+                _ => None,
+            },
+            "Concat" => {
+                inputs_of = inputs.iter().flatten().copied().collect();
+                let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
+                let mut are_images = inputs_of.len() == inputs.len();
+                for value in &inputs_of {
+                    are_images &= is_image(*value)?;
+                }
+                (are_images && [1, 1 - rank].contains(&node.attributes()?.int("axis", 1))).then_some(Kind::Concat)
+            }
+            "Split" => split(node, x, &outputs)?,
+            "Slice" => slice(node, x)?,
+            _ => None,
+        };
+        let stands_alone = false;
+        Ok(kind.map(|kind| Self { nodes: vec![node], inputs: inputs_of, outputs, kind, stands_alone }))
+    }
+}
+
+/// The sizes of a value, as far as they are known.
+pub(crate) fn dims(value: Value<'_>) -> Result<Option<Vec<Option<usize>>>> {
+    let dims = value.tensor_type()?.and_then(|ty| ty.dims);
+    Ok(dims.map(|dims| dims.iter().map(|dim| dim.size()).collect()))
+}
+
+/// The channels of a value, if they are known.
+pub(crate) fn channels(value: Value<'_>) -> Result<Option<usize>> {
+    Ok(dims(value)?.and_then(|dims| dims.get(1).copied().flatten()))
+}
+
+/// Whether a value is no constant, and one of floats with spatial axes and so many channels as are known.
+pub(crate) fn is_image(value: Value<'_>) -> Result<bool> {
+    let is_float = value.tensor_type()?.and_then(|ty| ty.dtype()) == Some(convoke::DType::F32);
+    let has_axes = dims(value)?.is_some_and(|dims| dims.len() > 2);
+    Ok(is_float && has_axes && channels(value)?.is_some_and(|count| count > 0) && value.constant()?.is_none())
+}
+
+/// Whether a value has one number for each channel of an image.
+fn is_vector(value: Value<'_>) -> Result<bool> {
+    Ok(dims(value)?.is_some_and(|dims| dims.len() > 2 && dims[2..].iter().all(|size| *size == Some(1))))
+}
+
+/// Whether `by` has the shape of `x`, or one number for each of its channels; what is unknown must be equal in
+/// both by name.
+fn may_multiply(x: Value<'_>, by: Value<'_>) -> Result<bool> {
+    let (Some(of_x), Some(of_by)) = (x.tensor_type()?, by.tensor_type()?) else { return Ok(false) };
+    let (Some(x_dims), Some(by_dims)) = (&of_x.dims, &of_by.dims) else { return Ok(false) };
+    if x_dims.len() != by_dims.len() || x_dims[1] != by_dims[1] {
+        return Ok(false);
+    }
+    Ok(is_vector(by)? || of_x.may_be_same_as(&of_by).is_ok())
+}
+
+/// What a constant tensor of integers holds.
+fn ints_of(value: Option<Value<'_>>) -> Result<Option<Vec<i64>>> {
+    let tensor = value.map(Value::constant).transpose()?.flatten();
+    Ok(tensor.map(|tensor| tensor.ints()).transpose()?.flatten().map(<[i64]>::to_vec))
+}
+
+/// Integers that are an attribute, or in newer opsets an input.
+fn ints(node: Node<'_>, name: &str, input: usize) -> Result<Option<Vec<i64>>> {
+    match node.attributes()?.get(name) {
+        Some(AttributeValue::Ints(values)) => Ok(Some(values.clone())),
+        _ => ints_of(node.input(input)?),
+    }
+}
+
+/// A Split of channels, into counts that are known.
+fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Option<Kind<'g>>> {
+    let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
+    let counts = outputs.iter().map(|value| channels(*value)).collect::<Result<Option<Vec<_>>>>()?;
+    let Some(counts) = counts else { return Ok(None) };
+    let is_whole = channels(x)? == Some(counts.iter().sum());
+    let of_channels = [1, 1 - rank].contains(&node.attributes()?.int("axis", 0));
+    Ok((of_channels && is_whole).then_some(Kind::Split { first: 0, counts }))
+}
+
+/// A Slice of channels by constants, one after the other.
+fn slice<'g>(node: Node<'g>, x: Value<'g>) -> Result<Option<Kind<'g>>> {
+    let Some(all) = channels(x)? else { return Ok(None) };
+    let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
+    let (starts, ends) = (ints(node, "starts", 1)?, ints(node, "ends", 2)?);
+    let (axes, steps) = (ints(node, "axes", 3)?, ints_of(node.input(4)?)?);
+    let (Some([start]), Some([end]), Some([axis])) = (starts.as_deref(), ends.as_deref(), axes.as_deref()) else {
+        return Ok(None);
+    };
+    let has_step = node.input(4)?.is_some() && steps.as_deref() != Some(&[1]);
+    if has_step || ![1, 1 - rank].contains(axis) {
+        return Ok(None);
+    }
+    let place =
+        |at: i64| if at < 0 { at.saturating_add(all as i64).max(0) as usize } else { at.min(all as i64) as usize };
+    let (first, end) = (place(*start), place(*end));
+    Ok((first < end).then(|| Kind::Split { first, counts: vec![end - first] }))
+}
+
+/// A maximum or mean over windows.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool {
+    pub(crate) mean: Option<Mean>,
+    /// The windows of a depthwise convolution; over the whole image without one.
+    window: Option<Window>,
+    channels: usize,
+}
+
+/// What a mean is divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mean {
+    /// The elements of X in the window.
+    OfElements,
+    /// All elements of the window, padding among them.
+    OfWindow,
+}
+
+#[derive(Debug, Clone)]
+struct Window {
+    attributes: Attributes,
+    kernel: Vec<i64>,
+    /// Whether a window may begin inside X or its padding and end behind it.
+    ceils: bool,
+}
+
+impl Pool {
+    fn of(node: Node<'_>, x: Value<'_>) -> Result<Option<Self>> {
+        let (op, mut attributes) = (node.op()?, node.attributes()?);
+        let Some(channels) = channels(x)? else { return Ok(None) };
+        let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
+        let includes_padding = attributes.int("count_include_pad", 0) != 0;
+        let mean = match &*op {
+            "AveragePool" if includes_padding => Some(Mean::OfWindow),
+            "AveragePool" | "GlobalAveragePool" | "ReduceMean" => Some(Mean::OfElements),
+            _ => None,
+        };
+        if op.starts_with("Global") {
+            return Ok(Some(Self { mean, window: None, channels }));
+        }
+        if op == "ReduceMean" {
+            let mut axes = ints(node, "axes", 1)?.unwrap_or_default();
+            axes.iter_mut().for_each(|axis| *axis += if *axis < 0 { rank } else { 0 });
+            axes.sort_unstable();
+            let is_global = attributes.int("keepdims", 1) == 1 && axes == (2..rank).collect::<Vec<_>>();
+            return Ok(is_global.then_some(Self { mean, window: None, channels }));
+        }
+        let Some(AttributeValue::Ints(kernel)) = attributes.get("kernel_shape").cloned() else { return Ok(None) };
+        let (ceils, dilates) = (attributes.int("ceil_mode", 0) != 0, attributes.get("dilations").is_some());
+        let has_auto_pad = !matches!(attributes.string("auto_pad"), None | Some("" | "NOTSET"));
+        // What a window beyond the padding counts is told differently by releases.
+        if ceils && (has_auto_pad || mean == Some(Mean::OfWindow)) || (dilates && mean.is_some()) {
+            return Ok(None);
+        }
+        attributes.remove(&["ceil_mode", "count_include_pad", "storage_order"]);
+        attributes.set("group", AttributeValue::Int(channels as i64));
+        Ok(Some(Self { mean, window: Some(Window { attributes, kernel, ceils }), channels }))
+    }
+
+    /// The depthwise convolution that has these windows.
+    pub(crate) fn geometry(&self, x_shape: &[usize]) -> std::result::Result<Geometry, Error> {
+        let Some(Window { attributes, kernel, ceils }) = &self.window else {
+            let sizes = [self.channels, 1].iter().chain(&x_shape[2..]).copied().collect::<Vec<_>>();
+            return convoke::Conv::new(sizes).group(self.channels as i64).geometry(x_shape);
+        };
+        let w_dims: Vec<i64> = [self.channels as i64, 1].iter().chain(kernel).copied().collect();
+        let geometry = |attributes: &Attributes| {
+            Operator::from_attributes("Conv", VERSION, &attributes.for_convoke(), &w_dims)?.geometry(x_shape)
+        };
+        let floor = geometry(attributes)?;
+        if !ceils {
+            return Ok(floor);
+        }
+        // As much padding more behind X as the last window lacks, if it begins inside X or the padding before it.
+        let lacks = floor.axes.iter().map(|axis| {
+            let padded = axis.input + axis.pad_begin + axis.pad_end;
+            let rest = (padded - axis.effective_kernel()) % axis.stride;
+            let begins_inside = axis.output * axis.stride < axis.input + axis.pad_begin;
+            (axis.pad_begin, axis.pad_end + if rest > 0 && begins_inside { axis.stride - rest } else { 0 })
+        });
+        let (begins, ends): (Vec<_>, Vec<_>) = lacks.map(|(begin, end)| (begin as i64, end as i64)).unzip();
+        let mut padded = attributes.clone();
+        padded.set("pads", AttributeValue::Ints([begins, ends].concat()));
+        geometry(&padded)
+    }
+}
+
+/// An image of another size.
+#[derive(Debug, Clone)]
+pub(crate) struct Resize {
+    by: By,
+    place: Place,
+    round: Option<Round>,
+}
+
+/// How large Y is, along both axes.
+#[derive(Debug, Clone)]
+enum By {
+    Scales([f32; 2]),
+    Sizes([usize; 2]),
+}
+
+/// Where an element of Y stands in X.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    HalfPixel,
+    TorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+}
+
+/// Which element of X is the nearest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    PreferFloor,
+    PreferCeil,
+    Floor,
+    Ceil,
+}
+
+/// For each element of Y along an axis, the two elements of X that it lies between, and the share of the second one.
+pub(crate) type Sources = Vec<(usize, usize, f32)>;
+
+impl Resize {
+    fn of(node: Node<'_>, x: Value<'_>) -> Result<Option<Self>> {
+        let attributes = node.attributes()?;
+        let Some(4) = dims(x)?.map(|dims| dims.len()) else { return Ok(None) };
+        let is_old = node.op()? == "Upsample" || node.since_version()? < 11;
+        let place = match attributes.string("coordinate_transformation_mode").unwrap_or("half_pixel") {
+            _ if is_old => Place::Asymmetric,
+            "half_pixel" => Place::HalfPixel,
+            "pytorch_half_pixel" => Place::TorchHalfPixel,
+            "align_corners" => Place::AlignCorners,
+            "asymmetric" => Place::Asymmetric,
+            _ => return Ok(None),
+        };
+        let round = match (attributes.string("mode").unwrap_or("nearest"), attributes.string("nearest_mode")) {
+            ("linear", _) => None,
+            ("nearest", _) if is_old => Some(Round::Floor),
+            ("nearest", None | Some("round_prefer_floor")) => Some(Round::PreferFloor),
+            ("nearest", Some("round_prefer_ceil")) => Some(Round::PreferCeil),
+            ("nearest", Some("floor")) => Some(Round::Floor),
+            ("nearest", Some("ceil")) => Some(Round::Ceil),
+            _ => return Ok(None),
+        };
+        let is_stretched = matches!(attributes.string("keep_aspect_ratio_policy"), None | Some("stretch"));
+        if attributes.int("antialias", 0) != 0 || attributes.get("axes").is_some() || !is_stretched {
+            return Ok(None);
+        }
+        let (at_scales, at_sizes) = if is_old { (1, usize::MAX) } else { (2, 3) };
+        let scales = match attributes.get("scales") {
+            Some(AttributeValue::Floats(scales)) => Some(scales.clone()),
+            _ => {
+                let tensor = node.input(at_scales)?.map(Value::constant).transpose()?.flatten();
+                let floats = tensor.map(|tensor| tensor.floats()).transpose()?.flatten();
+                floats.map(|floats| floats.into_iter().map(|scale| scale as f32).collect())
+            }
+        };
+        let sizes = if at_sizes == usize::MAX { None } else { ints_of(node.input(at_sizes)?)? };
+        let is_square = |size: &i64| *size > 0 && *size < 1 << 24;
+        let by = match (scales.as_deref(), sizes.as_deref()) {
+            (Some(&[1.0, 1.0, down, along]), None) if down > 0.0 && along > 0.0 => By::Scales([down, along]),
+            (None | Some([]), Some([_, count, sizes @ ..]))
+                if sizes.iter().all(is_square) && channels(x)? == usize::try_from(*count).ok() =>
+            {
+                By::Sizes([sizes[0] as usize, sizes[1] as usize])
+            }
+            _ => return Ok(None),
+        };
+        // The batch is the sizes' own then.
+        let is_one =
+            dims(x)?.is_some_and(|dims| dims[0].map(|size| size as i64) == sizes.as_ref().map(|sizes| sizes[0]));
+        Ok((matches!(by, By::Scales(_)) || is_one).then_some(Self { by, place, round }))
+    }
+
+    /// The sources of both axes, for the sizes of X.
+    pub(crate) fn sources(&self, x_sizes: [usize; 2]) -> [Sources; 2] {
+        [0, 1].map(|axis| {
+            let from = x_sizes[axis];
+            let (to, scale) = match self.by {
+                By::Scales(scales) => ((from as f32 * scales[axis]).floor() as usize, scales[axis]),
+                By::Sizes(sizes) => (sizes[axis], sizes[axis] as f32 / from as f32),
+            };
+            (0..to).map(|at| self.source(at, scale, (from, to))).collect()
+        })
+    }
+
+    /// Source: ONNX's specification of Resize, in floats, as onnxruntime computes it.
+    fn source(&self, at: usize, scale: f32, (from, to): (usize, usize)) -> (usize, usize, f32) {
+        let last = from.saturating_sub(1);
+        let place = match self.place {
+            _ if scale == 1.0 => at as f32,
+            Place::Asymmetric => at as f32 / scale,
+            Place::AlignCorners if to == 1 => 0.0,
+            Place::AlignCorners => at as f32 * last as f32 / (to - 1) as f32,
+            Place::TorchHalfPixel if to == 1 => 0.0,
+            Place::HalfPixel | Place::TorchHalfPixel => (at as f32 + 0.5) / scale - 0.5,
+        };
+        let Some(round) = self.round else {
+            let place = place.clamp(0.0, last as f32);
+            let first = (place as usize).min(last);
+            return (first, (first + 1).min(last), place - first as f32);
+        };
+        let nearest = match round {
+            // Half of the way is nearer to the floor.
+            Round::PreferFloor if place == place.floor() + 0.5 => place.floor(),
+            Round::PreferFloor | Round::PreferCeil => place.round(),
+            Round::Floor => place.floor(),
+            Round::Ceil => place.ceil(),
+        };
+        let nearest = (nearest.max(0.0) as usize).min(last);
+        (nearest, nearest, 0.0)
+    }
+}
