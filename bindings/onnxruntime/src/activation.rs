@@ -110,6 +110,27 @@ impl Function {
         activations.into_iter().find_map(|(activation, op, numbers)| is_this(op, &numbers).then_some(activation))
     }
 
+    /// The factor and the shift in front of an activation that are this function together.
+    pub(crate) fn scaled_activation(&self, dtype: DType) -> Option<Scaled> {
+        if let Some(activation) = self.activation(dtype) {
+            return Some(Scaled { factor: 1.0, shift: 0.0, activation });
+        }
+        let &[Piece { terms: first, .. }, Piece { terms: [shift, factor, 0.0], .. }, Piece { terms: last, .. }] =
+            &self.pieces[..]
+        else {
+            return None;
+        };
+        // Of a factor that was rounded, as 1/6, a bound is none of an f32.
+        let rounded = |value: f64| if dtype == DType::F64 { exact(value) } else { value as f32 };
+        let [Some(one), Some(other)] = [first, last].map(|terms| (terms[1..] == [0.0; 2]).then(|| rounded(terms[0])))
+        else {
+            return None;
+        };
+        let (min, max) = if factor > 0.0 { (one, other) } else { (other, one) };
+        let is_clip = self.factor == Factor::One && factor != 0.0 && min <= max;
+        is_clip.then_some(Scaled { factor, shift, activation: Activation::Clip { min, max } })
+    }
+
     fn is_near(&self, other: &Self, tolerance: f64) -> bool {
         let near = |one: f64, other: f64| one == other || (one - other).abs() <= tolerance * other.abs();
         let near = |(one, other): (&Piece, &Piece)| {
@@ -225,10 +246,24 @@ fn exact(value: f64) -> f32 {
     if f64::from(short) == value { short } else { f32::NAN }
 }
 
+/// An activation of a number times a factor, plus a shift.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scaled {
+    pub(crate) factor: f64,
+    pub(crate) shift: f64,
+    pub(crate) activation: Activation,
+}
+
+impl Scaled {
+    pub(crate) fn is_plain(&self) -> bool {
+        self.factor == 1.0 && self.shift == 0.0
+    }
+}
+
 /// What was found behind a value.
 pub(crate) struct Found<'g> {
     /// An activation, and its nodes in the order in which they run.
-    pub(crate) best: Option<(Activation, Vec<Node<'g>>)>,
+    pub(crate) best: Option<(Scaled, Vec<Node<'g>>)>,
     /// Nodes whose function is not known, and why.
     pub(crate) refused: Vec<(Node<'g>, String)>,
     /// Whether all that reads the value comes together again, in a function that may be no activation.
@@ -236,10 +271,11 @@ pub(crate) struct Found<'g> {
 }
 
 /// The most nodes behind a value of the given type that compute an activation of it, if nothing else
-/// reads what lies between. `start` is what the value itself is of a number.
+/// reads what lies between. `start` is what the value itself is of a number, and whether that may be multiplied by a
+/// factor first.
 pub(crate) fn behind<'g>(
     value: Value<'g>,
-    start: Function,
+    (start, can_scale): (Function, bool),
     dtype: DType,
     is_free: impl Fn(Node<'g>) -> bool,
 ) -> Result<Found<'g>> {
@@ -260,7 +296,7 @@ pub(crate) fn behind<'g>(
             }
         }
         let Some((node, function)) = next else { break };
-        let activation = function.activation(dtype);
+        let activation = function.scaled_activation(dtype).filter(|scaled| can_scale || scaled.is_plain());
         nodes.push(node);
         let is_closed = are_read_by(&nodes, &known)?;
         found.is_closed |= is_closed;

@@ -8,8 +8,7 @@ use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
-use crate::region::Region;
-use crate::region::find::regions;
+use crate::region::{Region, regions};
 
 /// Nodes that are compiled together.
 pub(crate) enum Claim<'g> {
@@ -88,7 +87,7 @@ impl<'g> Claim<'g> {
 /// of a sentence, why a convolution is left alone, and why a node is not part of a layer.
 pub(crate) fn claims<'g>(
     nodes: &[Node<'g>],
-    has_regions: bool,
+    takes: &dyn Fn(&Region<'g>) -> Result<bool>,
     tell: &mut dyn FnMut(Level, Node<'g>, String) -> Result<()>,
 ) -> Result<Vec<Claim<'g>>> {
     let mut finder = Finder::new(nodes)?;
@@ -116,7 +115,7 @@ pub(crate) fn claims<'g>(
             layers.push(layer);
         }
     }
-    let (regions, layers) = if has_regions { regions(nodes, &finder, layers)? } else { (Vec::new(), layers) };
+    let (regions, layers) = regions(nodes, &finder, layers, takes)?;
     for region in &regions {
         finder.take(&region.nodes());
     }
@@ -172,8 +171,8 @@ impl<'g> Layers<'g> {
 
 /// The only claim of the graph of a fused node.
 pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>]) -> Result<Claim<'g>> {
-    for has_regions in [false, true] {
-        let mut found = claims(nodes, has_regions, &mut |_, _, _| Ok(()))?;
+    for takes_regions in [false, true] {
+        let mut found = claims(nodes, &|_| Ok(takes_regions), &mut |_, _, _| Ok(()))?;
         match (found.pop(), found.is_empty()) {
             (Some(claim), true) if claim.nodes().len() == nodes.len() => return Ok(claim),
             _ => {}

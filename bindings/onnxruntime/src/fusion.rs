@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use convoke::{Activation, DType, Operator};
 
-use crate::activation::{self, Function, NO_SUCH, of_identity};
+use crate::activation::{self, Function, NO_SUCH, Scaled, of_identity};
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, Reasoned, TensorType, Value};
 use crate::weights::{Affine, Constants, OutputChannels, Scalar, Scaling, can_fold};
@@ -210,6 +210,19 @@ impl<'g> Fusion<'g> {
         Ok(Ok(function))
     }
 
+    /// Puts the factor and the shift in front of an activation into W and the bias, and returns the activation. `None`
+    /// if they cannot take these.
+    fn take_scaled(&mut self, scaled: Scaled) -> Result<Option<Activation>> {
+        if !scaled.is_plain() {
+            self.scalings.push(Scaling::Numbers { factor: scaled.factor, shift: scaled.shift });
+            if self.check_folding()?.is_err() {
+                self.scalings.pop();
+                return Ok(None);
+            }
+        }
+        Ok(Some(scaled.activation))
+    }
+
     fn leave(&mut self, node: Node<'g>, reason: impl Into<String>) {
         let reason = reason.into();
         match self.apart.iter_mut().find(|(known, _)| *known == node) {
@@ -367,9 +380,12 @@ impl<'g> Finder<'g> {
         }
         let function = if tensors.len() == 1 { activation::of_node(node, x, layer.dtype)? } else { None };
         let Some(function) = function else { return Ok(None) };
-        let Some(activation) = function.activation(layer.dtype) else { return Ok(None) };
+        let Some(scaled) = function.scaled_activation(layer.dtype) else { return Ok(None) };
+        let Some(activation) = layer.take_scaled(scaled)? else { return Ok(None) };
         layer.activation = activation;
-        self.take_activation(&mut layer, node.output()?, function)?;
+        if scaled.is_plain() {
+            self.take_activation(&mut layer, node.output()?, function)?;
+        }
         Ok(Some(layer))
     }
 
@@ -471,11 +487,15 @@ impl<'g> Finder<'g> {
     }
 
     fn take_activation(&self, layer: &mut Fusion<'g>, end: Value<'g>, start: Function) -> Result<()> {
-        let found = activation::behind(end, start, layer.dtype, |node| !self.is_taken(node))?;
-        if let Some((activation, nodes)) = found.best {
-            layer.activation = activation;
-            layer.nodes.extend(nodes);
-            return Ok(());
+        // A residual is added behind W, which takes the factors.
+        let can_scale = layer.residual.is_none() && start == Function::identity();
+        let found = activation::behind(end, (start, can_scale), layer.dtype, |node| !self.is_taken(node))?;
+        if let Some((scaled, nodes)) = found.best {
+            if let Some(activation) = layer.take_scaled(scaled)? {
+                layer.activation = activation;
+                layer.nodes.extend(nodes);
+                return Ok(());
+            }
         }
         for (node, _) in end.readers()? {
             let op = node.op()?;

@@ -102,7 +102,7 @@ pub(crate) fn read_packed<'g, T: Scalar>(
 
 /// The shape of X to plan for, if all its images have the same size: that of one image where their
 /// number is unknown, or none.
-fn usual_shape(ty: &TensorType) -> Option<Vec<usize>> {
+pub(crate) fn usual_shape(ty: &TensorType) -> Option<Vec<usize>> {
     let (batch, image) = ty.dims.as_ref()?.split_first()?;
     let sizes = std::iter::once(Some(batch.size().unwrap_or(1))).chain(image.iter().map(Dim::size));
     sizes.collect::<Option<_>>().map(with_an_image)

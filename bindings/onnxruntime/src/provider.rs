@@ -327,7 +327,7 @@ unsafe extern "system" fn capability(
             session.log().write(level, || format!("{title} {what}"));
             Ok(())
         };
-        for claim in claims(&nodes, session.has_regions(), &mut tell)? {
+        for claim in claims(&nodes, &|region| region.is_worthwhile(session), &mut tell)? {
             let nodes: Vec<*const OrtNode> = claim.nodes().into_iter().map(Node::as_ptr).collect();
             let drop_constant_initializers = !claim.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };

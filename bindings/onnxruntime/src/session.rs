@@ -1,5 +1,6 @@
 //! What the layers of a session share.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub(crate) struct Session {
     workspaces: Mutex<Vec<Workspace<'static>>>,
     /// The same for buffers of regions.
     buffers: Mutex<Vec<Vec<Buffer>>>,
+    /// Estimates of layers, by what they are.
+    estimates: Mutex<HashMap<(Operator, String, Vec<usize>), Option<f64>>>,
 }
 
 /// Memory for a tensor of a region, aligned to a cache line.
@@ -66,7 +69,14 @@ impl Session {
         let known = path.as_deref().map_or_else(|| Ok(Tuning::default()), |path| read(path, options.tune))?;
         log.write(Level::Info, || format!("{options:?}, {} layers in the tuning file", known.len()));
         let tuning = TuningFile { path, known: known.into(), measured: Tuning::default() };
-        Ok(Self { options, log, tuning: Mutex::new(tuning), workspaces: Mutex::default(), buffers: Mutex::default() })
+        Ok(Self {
+            options,
+            log,
+            tuning: Mutex::new(tuning),
+            workspaces: Mutex::default(),
+            estimates: Mutex::default(),
+            buffers: Mutex::default(),
+        })
     }
 
     pub(crate) fn log(&self) -> Log {
@@ -83,9 +93,22 @@ impl Session {
         self.options.workspace_limit < usize::MAX
     }
 
-    /// Whether layers are computed together with what stands between them.
-    pub(crate) fn has_regions(&self) -> bool {
-        self.options.layout != Layout::First
+    /// How tensors lie between layers.
+    pub(crate) fn layout(&self) -> Layout {
+        self.options.layout
+    }
+
+    /// The estimate of a layer, in nanoseconds, if it can be planned.
+    pub(crate) fn estimate(&self, operator: Operator, activation: Activation, x_shape: &[usize]) -> Option<f64> {
+        // An activation has floats, which are no keys.
+        let key = (operator.clone(), format!("{activation:?}"), x_shape.to_vec());
+        if let Some(known) = lock(&self.estimates).get(&key) {
+            return *known;
+        }
+        let plan = self.planner().activation(activation).plan::<f32>(operator, x_shape).ok();
+        let estimate = plan.map(|plan| plan.explain().cost());
+        lock(&self.estimates).insert(key, estimate);
+        estimate
     }
 
     /// Threads that may compile at the same time. Layers are measured one at a time.

@@ -23,6 +23,8 @@ pub(crate) enum Scaling<'g> {
     Factors(Value<'g>),
     /// An Add of one number for each channel, or for all.
     Shifts(Value<'g>),
+    /// A factor and a shift for all.
+    Numbers { factor: f64, shift: f64 },
 }
 
 /// Plans that a layer keeps for each set of packed weights, at most.
@@ -214,6 +216,9 @@ impl Affine {
             }
             Scaling::Factors(factors) => {
                 Self { is_broadcast, factors: read(factors)?, means: vec![0.0], shifts: vec![0.0] }
+            }
+            Scaling::Numbers { factor, shift } => {
+                Self { is_broadcast, factors: vec![factor], means: vec![0.0], shifts: vec![shift] }
             }
             Scaling::Shifts(shifts) => {
                 Self { is_broadcast, factors: vec![1.0], means: vec![0.0], shifts: read(shifts)? }

@@ -39,8 +39,9 @@ def load(model):
     return model if isinstance(model, (str, bytes)) else model.SerializeToString()
 
 
-def session(model, level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, pool=1, **convoke):
-    return onnxruntime.InferenceSession(load(model), convoke_onnxruntime.add_to(options(level, pool), **convoke))
+def session(model, level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, pool=1, layout="first", **convoke):
+    """With channels first, each layer is a node, so that tests can tell which nodes are in it."""
+    return onnxruntime.InferenceSession(load(model), convoke_onnxruntime.add_to(options(level, pool), layout=layout, **convoke))
 
 
 def layers(made):

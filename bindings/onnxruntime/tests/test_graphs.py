@@ -306,6 +306,47 @@ class Graph:
             return self.Relu(x)
         return self.node("MaxPool", [x], [(*shape[:2], *size) for shape, size in zip(x.shapes, sizes)], 0, **attributes)
 
+    def AveragePool(self, x):
+        if self.kind is not np.float32 or self.odd is not None:
+            return self.Relu(x)
+        attributes, sizes = self.window(x, False)
+        terms = math.prod(attributes["kernel_shape"])
+        shapes = [(*shape[:2], *size) for shape, size in zip(x.shapes, sizes)]
+        return self.node("AveragePool", [x], shapes, terms, count_include_pad=self.pick([0, 1]), **attributes)
+
+    def GlobalAveragePool(self, x):
+        if self.kind is not np.float32 or self.odd is not None:
+            return self.Relu(x)
+        terms = max(math.prod(shape[2:]) for shape in x.shapes)
+        return self.node("GlobalAveragePool", [x], [(*shape[:2], *[1] * self.rank) for shape in x.shapes], terms)
+
+    def Resize(self, x):
+        if self.kind is not np.float32 or self.opset < 11 or self.rank != 2 or self.odd is not None:
+            return self.Relu(x)
+        scales = np.array(self.pick([[1, 1, 2, 2], [1, 1, 1.5, 3], [1, 1, 0.5, 0.75], [1, 1, 1, 2]]), np.float32)
+        shapes = [(*shape[:2], *np.floor(np.array(shape[2:], np.float32) * scales[2:]).astype(int)) for shape in x.shapes]
+        if min(map(min, shapes)) < 1 or max(map(np.prod, shapes)) > 20000:
+            return self.Relu(x)
+        name = f"s{len(self.constants)}"
+        self.constants[name] = scales
+        kind = {"mode": self.pick(["nearest", "linear"]), "coordinate_transformation_mode": self.pick(["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])}
+        if kind["mode"] == "nearest":
+            kind["nearest_mode"] = self.pick(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+        return self.node("Resize", [x], shapes, 8, ["", name], **kind)
+
+    def Slice(self, x):
+        """Some channels."""
+        channels = x.shapes[0][1]
+        if channels < 2 or self.opset < 10:
+            return self.Relu(x)
+        first = int(self.rng.integers(0, channels - 1))
+        last = int(self.rng.integers(first + 1, channels + 1))
+        names = []
+        for value in (first, self.pick([last, last - channels if last < channels else 2**40]), self.pick([1, -1 - self.rank])):
+            names.append(f"i{len(self.constants)}")
+            self.constants[names[-1]] = np.array([value])
+        return self.node("Slice", [x], [(shape[0], last - first, *shape[2:]) for shape in x.shapes], 0, names)
+
     def LRN(self, x):
         # onnxruntime subtracts squares from a running sum, which is not what it was after a large one.
         if self.rank != 2 or self.odd is not None:
@@ -340,6 +381,9 @@ def broadcast(*shapes):
 # How often each is drawn.
 OPERATORS = {"Conv": 6, "ConvTranspose": 3, "BatchNormalization": 2, "Add": 3, "Mul": 2, "Relu": 2, "Clip": 1, "Sigmoid": 1, "HardSigmoid": 1}
 OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1, "Max": 2, "Div": 2}
+# These run on convoke between layers alone.
+BETWEEN = {"MaxPool": 1, "AveragePool": 1, "GlobalAveragePool": 1, "Resize": 1, "Slice": 1}
+OPERATORS |= BETWEEN
 
 
 def compare(graph, setting, got, wanted, sizes):
@@ -375,7 +419,7 @@ def check(seed):
     graph = Graph(seed)
     level = graph.pick(graph.levels)
     threads = graph.pick([1, 1, 1, 2])
-    chosen = {"threads": threads, "accuracy": "strict" if graph.strict else graph.pick(["standard", "fast"])}
+    chosen = {"layout": graph.pick(["first", "last", "last", "auto"]), "threads": threads, "accuracy": "strict" if graph.strict else graph.pick(["standard", "fast"])}
     if graph.chance(0.1):
         chosen["workspace_limit"] = graph.pick([0, 4000, 100000])
     try:
@@ -428,7 +472,7 @@ def test_random_graphs_give_what_onnxruntime_gives():
     assert [failure for one in every for failure in one["failures"]] == []
     found, operators = (sum((collections.Counter(one[name]) for one in every), collections.Counter()) for name in ("found", "operators"))
     assert found["refused"] < 0.05 * COUNT and found["with layers"] > 0.75 * COUNT and found["fused"] > 0.25 * COUNT, found
-    assert min(operators[op] for op in OPERATORS if op != "MaxPool") >= COUNT / 500, operators
+    assert min(operators[op] for op in OPERATORS if op not in BETWEEN) >= COUNT / 500 and min(operators[op] for op in BETWEEN) >= COUNT / 1000, operators
 
 
 def main(first, count):

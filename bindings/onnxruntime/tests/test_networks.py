@@ -15,14 +15,15 @@ def test_the_light_networks_are_there():
     assert len(models.LIGHT) >= 9
 
 
+@pytest.mark.parametrize("layout", ["first", "last"])
 @pytest.mark.parametrize("name", models.NETWORKS)
-def test_network(name, rng):
+def test_network(name, layout, rng):
     model = models.NETWORKS[name]()
     convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
     data = model.serialize() if hasattr(model, "serialize") else model.SerializeToString()
     dims = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     # One plan for two threads, on a pool of one and of two; and a plan for one.
-    sessions = {(pool, threads): session(data, pool=pool, threads=threads) for pool, threads in ((1, 2), (2, 2), (1, 1))}
+    sessions = {(pool, threads): session(data, pool=pool, threads=threads, layout=layout) for pool, threads in ((1, 2), (2, 2), (1, 1))}
     for made in sessions.values():
         ops = collections.Counter(op for layer in layers(made) for op in layer)
         assert ops["Conv"] + ops["ConvTranspose"] == convolutions

@@ -206,7 +206,7 @@ def test_a_tuning_file_is_written_and_read(tmp_path, rng):
         """
 from test_sessions import *
 onnxruntime.set_default_logger_severity(2)
-onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, tuning_file=sys.argv[1], log_level="verbose"))
+onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, layout="first", tuning_file=sys.argv[1], log_level="verbose"))
 """,
         path,
     )

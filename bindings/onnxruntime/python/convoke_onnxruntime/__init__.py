@@ -80,6 +80,7 @@ def add_to(
     tuning_file: str | pathlib.Path | None = None,
     tune: bool | None = None,
     share_weights: bool | None = None,
+    layout: str | None = None,
     log_level: str | None = None,
 ) -> onnxruntime.SessionOptions:
     """Adds the provider to the options of a session, in front of onnxruntime's own.
@@ -103,6 +104,7 @@ def add_to(
         "tuning_file": tuning_file,
         "tune": _switch(tune),
         "share_weights": _switch(share_weights),
+        "layout": layout,
         "log_level": log_level,
     }
     texts = {name: str(value) for name, value in chosen.items() if value is not None}

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use crate::api::Result;
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
+use crate::options;
+use crate::region::layouts::Choice;
 use crate::region::unit::{Kind, Unit, is_image};
+use crate::session::Session;
 
 /// Units that are compiled into one node, in an order in which they can run.
 pub(crate) struct Region<'g> {
@@ -15,6 +18,15 @@ pub(crate) struct Region<'g> {
 impl<'g> Region<'g> {
     pub(crate) fn nodes(&self) -> Vec<Node<'g>> {
         self.units.iter().flat_map(|unit| unit.nodes.clone()).collect()
+    }
+
+    /// Whether a session has the region, because that is estimated to take less time.
+    pub(crate) fn is_worthwhile(&self, session: &Session) -> Result<bool> {
+        match session.layout() {
+            options::Layout::First => Ok(false),
+            options::Layout::Last => Ok(true),
+            options::Layout::Auto => Ok(Choice::of(session, self)?.estimates.is_some_and(|[here, apart]| here < apart)),
+        }
     }
 
     pub(crate) fn layers(&self) -> impl Iterator<Item = &Fusion<'g>> {
@@ -36,11 +48,12 @@ struct Part<'g> {
 }
 
 /// The regions of a graph, of the layers that are found in it and of other nodes. Returns the layers that
-/// are in none, too.
+/// are in none, too. `takes` says whether a region is to be one.
 pub(crate) fn regions<'g>(
     nodes: &[Node<'g>],
     finder: &Finder<'g>,
     layers: Vec<Fusion<'g>>,
+    takes: &dyn Fn(&Region<'g>) -> Result<bool>,
 ) -> Result<(Vec<Region<'g>>, Vec<Fusion<'g>>)> {
     let (mut units, mut rest) = (Vec::new(), Vec::new());
     for layer in layers {
@@ -71,12 +84,13 @@ pub(crate) fn regions<'g>(
     }
     let mut regions = Vec::new();
     for units in by_group {
-        // One layer alone converts nothing on the way.
-        let convolutions = units.iter().filter_map(Unit::layer).filter(|layer| !layer.is_normalisation()).count();
-        if convolutions > 1 {
-            regions.push(Region { units });
+        let has_layer = units.iter().any(|unit| unit.stands_alone);
+        let is_one = has_layer && units.len() > 1;
+        let region = Region { units };
+        if is_one && takes(&region)? {
+            regions.push(region);
         } else {
-            rest.extend(units.into_iter().filter_map(|unit| match unit.kind {
+            rest.extend(region.units.into_iter().filter_map(|unit| match unit.kind {
                 Kind::Layer(layer) if unit.stands_alone => Some(*layer),
                 _ => None,
             }));

@@ -9,7 +9,7 @@
 //!   compute; [`run`](mod@run): a run of them.
 
 mod compile;
-pub(crate) mod find;
+mod find;
 mod layouts;
 mod passes;
 mod program;
@@ -17,4 +17,4 @@ mod run;
 mod unit;
 
 pub(crate) use compile::read;
-pub(crate) use find::Region;
+pub(crate) use find::{Region, regions};

@@ -99,24 +99,39 @@ fn blend(one: &[f32], other: &[f32], share: f32, y: &mut [f32]) {
 
 /// The maximum or the mean of each window.
 pub(crate) fn pool(x: Pixels<'_>, windows: &Windows, y: Part<'_>) {
-    let mut taps = Vec::new();
+    let (width, dilation) = (windows.width(), windows.dilation());
+    let (mut rows, mut rows_of) = (Vec::new(), usize::MAX);
     Arch::new().dispatch(|| {
         y.each(|pixel, y| {
-            windows.taps(pixel, &mut taps);
+            if pixel / width != rows_of {
+                rows_of = pixel / width;
+                windows.rows(rows_of, &mut rows);
+            }
+            let (first, count) = windows.columns(pixel % width);
+            let taps = Taps { rows: &rows, first, count, dilation };
             match windows.mean {
-                None => reduce(x, &taps, y, f32::NEG_INFINITY, |y, x| if x > y { x } else { y }, 1.0),
+                None => reduce(x, taps, y, f32::NEG_INFINITY, |y, x| if x > y { x } else { y }, 1.0),
                 Some(mean) => {
-                    let count = if mean == Mean::OfWindow { windows.volume } else { taps.len() };
-                    reduce(x, &taps, y, 0.0, |y, x| y + x, count as f32);
+                    let of_window = if mean == Mean::OfWindow { windows.volume } else { rows.len() * count };
+                    reduce(x, taps, y, 0.0, |y, x| y + x, of_window as f32);
                 }
             }
         });
     });
 }
 
+/// Pixels of X: so many of each row, from one on.
+#[derive(Clone, Copy)]
+struct Taps<'a> {
+    rows: &'a [usize],
+    first: usize,
+    count: usize,
+    dilation: usize,
+}
+
 /// What some pixels come to, divided by a number.
 #[inline(always)]
-fn reduce(x: Pixels<'_>, taps: &[usize], y: &mut [f32], zero: f32, add: impl Fn(f32, f32) -> f32, by: f32) {
+fn reduce(x: Pixels<'_>, taps: Taps<'_>, y: &mut [f32], zero: f32, add: impl Fn(f32, f32) -> f32, by: f32) {
     let (wide, narrow) = y.as_chunks_mut::<32>();
     let done = 32 * wide.len();
     for (i, y) in wide.iter_mut().enumerate() {
@@ -132,26 +147,25 @@ fn reduce(x: Pixels<'_>, taps: &[usize], y: &mut [f32], zero: f32, add: impl Fn(
     }
 }
 
-/// The same of `N` channels. Sums of some pixels are added to those of others, so that the rounding errors of large
-/// windows stay small.
+/// The same of `N` channels. Rows are added to each other, so that the rounding errors of large windows stay small.
 #[inline(always)]
 fn reduced<const N: usize>(
     x: Pixels<'_>,
-    taps: &[usize],
+    taps: Taps<'_>,
     channel: usize,
     zero: f32,
     add: impl Fn(f32, f32) -> f32,
 ) -> [f32; N] {
-    /// Pixels whose sum is added at once.
-    const TOGETHER: usize = 64;
     let mut all = [zero; N];
-    for taps in taps.chunks(TOGETHER) {
+    for row in taps.rows {
         let mut sums = [zero; N];
-        for tap in taps {
-            let x: &[f32; N] = x.elements[tap * x.step + channel..].first_chunk().expect("the channels of a pixel");
-            for (sum, x) in sums.iter_mut().zip(x) {
+        let mut at = (row + taps.first) * x.step + channel;
+        for _ in 0..taps.count {
+            let x_of_tap: &[f32; N] = x.elements[at..].first_chunk().expect("the channels of a pixel");
+            for (sum, x) in sums.iter_mut().zip(x_of_tap) {
                 *sum = add(*sum, *x);
             }
+            at += taps.dilation * x.step;
         }
         for (all, sum) in all.iter_mut().zip(sums) {
             *all = add(*all, sum);

@@ -93,27 +93,45 @@ impl Windows {
         self.images * self.axes.iter().map(|axis| axis.taps.len()).product::<usize>()
     }
 
-    /// The pixels of X in the window of a pixel of Y.
-    #[inline]
-    pub(crate) fn taps(&self, mut pixel: usize, taps: &mut Vec<usize>) {
-        taps.clear();
-        taps.push(0);
-        let mut step = 1;
-        for axis in self.axes.iter().rev() {
-            let (first, count) = axis.taps[pixel % axis.taps.len()];
-            pixel /= axis.taps.len();
-            let inner = taps.len();
-            // Those of the first element of the axis become those of all in the window, in their order.
+    fn last(&self) -> &Axis {
+        self.axes.last().expect("a pool has axes")
+    }
+
+    /// Pixels of a row of Y.
+    pub(crate) fn width(&self) -> usize {
+        self.last().taps.len()
+    }
+
+    /// Pixels of X from a tap of a row to the next.
+    pub(crate) fn dilation(&self) -> usize {
+        self.last().dilation
+    }
+
+    /// The first pixel of X and the count, in each row of the window of a pixel, by its place in its row.
+    pub(crate) fn columns(&self, column: usize) -> (usize, usize) {
+        self.last().taps[column]
+    }
+
+    /// The first pixels of the rows of X that a row of Y reads.
+    pub(crate) fn rows(&self, mut row: usize, rows: &mut Vec<usize>) {
+        rows.clear();
+        rows.push(0);
+        let mut step = self.last().input;
+        for axis in self.axes.iter().rev().skip(1) {
+            let (first, count) = axis.taps[row % axis.taps.len()];
+            row /= axis.taps.len();
+            let inner = rows.len();
+            // Those of the inner axes, for each element of this one.
             for tap in 0..count {
                 for i in 0..inner {
-                    taps.push(taps[i] + (first + tap * axis.dilation) * step);
+                    rows.push(rows[i] + (first + tap * axis.dilation) * step);
                 }
             }
-            taps.drain(..inner);
+            rows.drain(..inner);
             step *= axis.input;
         }
-        let image = pixel * self.positions;
-        taps.iter_mut().for_each(|tap| *tap += image);
+        let image = row * self.positions;
+        rows.iter_mut().for_each(|begin| *begin += image);
     }
 }
 

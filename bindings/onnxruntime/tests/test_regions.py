@@ -1,0 +1,196 @@
+"""Layers and what stands between them, as one node with channels last: it gives what onnxruntime gives alone."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import assert_close, layers, run, run_plain, session
+from onnx import TensorProto, helper, numpy_helper
+
+rng = np.random.default_rng(11)
+NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def normal(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def f(*values):
+    return np.array(values, np.float32)
+
+
+def i(*values):
+    return np.array(values, np.int64)
+
+
+def model(nodes, constants, inputs, outputs=("y",), opset=18):
+    """Nodes as (operator, inputs, outputs, attributes), names with spaces between. Inputs are names with dimensions."""
+    made = [helper.make_node(op, ["" if name == "_" else name for name in ins.split()], outs.split(), **kind) for op, ins, outs, kind in nodes]
+    graph = helper.make_graph(
+        made,
+        "graph",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+# From x of 6 channels to v of 20, and from what is made of it, t, to y.
+W = {"w": normal(20, 6, 3, 3), "b": normal(20), "w2": normal(5, 20, 1, 1), "w3": normal(20, 1, 3, 3), "w4": normal(7, 40, 1, 1), "w5": normal(5, 9, 1, 1)}
+CONV = ("Conv", "x w b", "v", {"pads": [1, 1, 1, 1]})
+END = ("Conv", "t w2", "y", {})
+NUMBERS = {"two": f(1, 1, 2, 2), "more": f(1, 1, 1.5, 2.25), "half": f(1, 1, 0.5, 0.6), "sizes": i(1, 20, 13, 31), "six": f(6), "zero": f(0)}
+SLICED = {"s": i(3), "e": i(-8), "a": i(1), "o": i(1)}
+
+
+def pool(op, **kind):
+    return [CONV, (op, "v", "t", kind), END]
+
+
+def resize(by, **kind):
+    return [CONV, ("Resize", f"v _ {by}", "t", kind), END]
+
+
+BETWEEN = {
+    "max": pool("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
+    "max-pads": pool("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    "max-dilated": pool("MaxPool", kernel_shape=[3, 2], dilations=[2, 3], pads=[2, 1, 0, 1]),
+    "max-ceil": pool("MaxPool", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+    "max-ceil-of-pads": pool("MaxPool", kernel_shape=[2, 2], strides=[3, 4], pads=[1, 1, 1, 1], ceil_mode=1),
+    "max-same": pool("MaxPool", kernel_shape=[3, 2], strides=[2, 1], auto_pad="SAME_LOWER"),
+    "mean": pool("AveragePool", kernel_shape=[2, 3], strides=[1, 2]),
+    "mean-pads": pool("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    "mean-of-padding": pool("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+    "mean-ceil": pool("AveragePool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+    "global-mean": pool("GlobalAveragePool"),
+    "global-max": pool("GlobalMaxPool"),
+    "reduce-mean": [CONV, ("ReduceMean", "v axes", "t", {}), END],
+    "nearest": resize("two", mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+    "nearest-default": resize("more"),
+    "nearest-smaller": resize("half", nearest_mode="ceil"),
+    "linear": resize("two", mode="linear"),
+    "linear-torch": resize("more", mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+    "linear-corners": resize("half", mode="linear", coordinate_transformation_mode="align_corners"),
+    "linear-sizes": resize("_ sizes", mode="linear", coordinate_transformation_mode="asymmetric"),
+    "gate": [CONV, ("GlobalAveragePool", "v", "g", {}), ("Sigmoid", "g", "h", {}), ("Mul", "v h", "t", {}), END],
+    "gate-swapped": [CONV, ("GlobalAveragePool", "v", "g", {}), ("HardSigmoid", "g", "h", {}), ("Mul", "h v", "t", {}), END],
+    "product": [CONV, ("Conv", "x w b", "u", {"pads": [1, 1, 1, 1]}), ("Tanh", "u", "h", {}), ("Mul", "v h", "t", {}), END],
+    "sum": [CONV, ("MaxPool", "v", "p", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}), ("AveragePool", "v", "q", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}), ("Add", "p q", "r", {}), ("Relu", "r", "t", {}), END],
+    "activation": [CONV, ("MaxPool", "v", "p", {"kernel_shape": [2, 2]}), ("Clip", "p zero six", "t", {}), END],
+    "concat": [CONV, ("Conv", "v w3", "u", {"group": 20, "pads": [1, 1, 1, 1]}), ("Concat", "v u", "t", {"axis": 1}), ("Conv", "t w4", "y", {})],
+    "concat-twice": [CONV, ("Concat", "v v", "t", {"axis": -3}), ("Conv", "t w4", "y", {})],
+    "concat-of-concat": [CONV, ("MaxPool", "v", "p", {"kernel_shape": [1, 1]}), ("Slice", "p s e a o", "c", {}), ("Slice", "v k1 k2 a o", "d", {}), ("Concat", "c d", "q", {"axis": 1}), ("Concat", "q v", "t", {"axis": 1}), ("Conv", "t w4", "y", {})],
+    "slice": [CONV, ("Slice", "v s e a o", "t", {}), ("Conv", "t w5", "y", {})],
+    "split": [CONV, ("Split", "v parts", "t r", {"axis": 1}), ("Conv", "t w5", "u", {}), ("GlobalAveragePool", "r", "h", {}), ("Conv", "h w6", "k", {}), ("Mul", "u k", "m", {}), ("Relu", "m", "y", {})],
+}
+CONSTANTS = W | NUMBERS | SLICED | {"axes": i(-1, 2), "parts": i(9, 11), "w6": normal(5, 11, 1, 1), "k1": i(0), "k2": i(11)}
+
+
+def made_of(nodes, dims=(1, 6, 12, 17), outputs=("y",)):
+    names = {name for _, ins, _, _ in nodes for name in ins.split()}
+    return model(nodes, {name: value for name, value in CONSTANTS.items() if name in names}, {"x": dims}, outputs)
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_nodes_between_layers_are_in_their_region(name):
+    nodes = BETWEEN[name]
+    made, x = made_of(nodes), {"x": normal(1, 6, 12, 17)}
+    wanted = run_plain(made, x, NONE)
+    for threads in (1, 2):
+        result = run(made, x, level=NONE, threads=threads, pool=threads, layout="last")
+        assert [sorted(layer) for layer in result.layers] == [sorted(op for op, *_ in nodes)]
+        assert_close(result.outputs, wanted, 1e-5)
+    assert_close(run(made, x, layout="last").outputs, wanted, 1e-5)
+    assert_close(run(made, x, layout="auto").outputs, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in BETWEEN if name != "linear-sizes"])
+def test_sizes_may_be_unknown(name):
+    made = made_of(BETWEEN[name], ("n", 6, "h", "w"))
+    one = session(made, level=NONE, layout="last")
+    assert len(layers(one)) == 1
+    for shape in [(1, 6, 12, 17), (3, 6, 9, 8), (1, 6, 12, 17), (2, 6, 30, 5)]:
+        x = {"x": normal(*shape)}
+        assert_close(one.run(None, x), run_plain(made, x, NONE), 1e-5)
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_is_between_may_leave_the_region(name):
+    nodes = BETWEEN[name]
+    outputs = [out for _, _, outs, _ in nodes for out in outs.split()]
+    made, x = made_of(nodes, outputs=outputs), {"x": normal(1, 6, 12, 17)}
+    result = run(made, x, level=NONE, layout="last")
+    assert len(result.layers) == 1
+    assert_close(result.outputs, run_plain(made, x, NONE), 1e-5)
+
+
+def test_a_product_may_be_broadcast_in_a_run():
+    nodes = [CONV, ("Conv", "z w b", "u", {"pads": [1, 1, 1, 1]}), ("Mul", "v u", "t", {}), END]
+    made = model(nodes, {name: CONSTANTS[name] for name in ("w", "b", "w2")}, {"x": ("n", 6, "h", "w"), "z": ("m", 6, "hz", "wz")})
+    one = session(made, level=NONE, layout="last")
+    assert [len(layer) for layer in layers(one)] == [4]
+    for shape in [(2, 6, 12, 17), (1, 6, 1, 1), (2, 6, 1, 1), (1, 6, 12, 1), (2, 6, 1, 17)]:
+        x = {"x": normal(2, 6, 12, 17), "z": normal(*shape)}
+        assert_close(one.run(None, x), run_plain(made, x, NONE), 1e-5)
+
+
+def test_a_residual_may_be_broadcast_in_a_run():
+    nodes = [CONV, ("MaxPool", "z", "p", {"kernel_shape": [1, 1]}), ("Conv", "v w3", "u", {"group": 20, "pads": [1, 1, 1, 1]}), ("Add", "u p", "r", {}), ("Relu", "r", "t", {}), END]
+    made = model(nodes, {name: CONSTANTS[name] for name in ("w", "b", "w2", "w3")}, {"x": ("n", 6, "h", "w"), "z": ("m", 20, "hz", "wz")})
+    one = session(made, level=NONE, layout="last")
+    for z in [(1, 20, 12, 17), (2, 20, 1, 1), (2, 20, 12, 1), (1, 20, 1, 17), (2, 20, 12, 17)]:
+        x = {"x": normal(2, 6, 12, 17), "z": normal(*z)}
+        assert_close(one.run(None, x), run_plain(made, x, NONE), 1e-5)
+
+
+def test_regions_do_not_reach_around_a_foreign_node():
+    """What the first layer computes goes to the last one both directly and by a node that is onnxruntime's."""
+    nodes = [CONV, ("Conv", "v w3", "u", {"group": 20, "pads": [1, 1, 1, 1]}), ("Erf", "u", "f", {}), ("Conv", "f w3", "q", {"group": 20, "pads": [1, 1, 1, 1]}), ("Add", "q v", "t", {}), END]
+    made, x = made_of(nodes), {"x": normal(1, 6, 12, 17)}
+    result = run(made, x, level=NONE, layout="last")
+    assert [sorted(layer) for layer in result.layers] == [["Conv", "Conv"], ["Add", "Conv", "Conv"]]
+    assert_close(result.outputs, run_plain(made, x, NONE), 1e-5)
+
+
+def test_an_output_may_have_the_memory_of_the_input():
+    nodes = [("Conv", "x w7", "v", {"pads": [1, 1, 1, 1]}), ("MaxPool", "v", "t", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}), ("Conv", "t w8", "y", {"pads": [1, 1, 1, 1]})]
+    made = model(nodes, {"w7": normal(9, 6, 3, 3), "w8": normal(6, 9, 3, 3)}, {"x": (1, 6, 12, 17)})
+    x = normal(1, 6, 12, 17)
+    wanted = run_plain(made, {"x": x}, NONE)
+    one, value = session(made, level=NONE, layout="last"), onnxruntime.OrtValue.ortvalue_from_numpy(x.copy())
+    binding = one.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_ortvalue_output("y", value)
+    one.run_with_iobinding(binding)
+    assert_close([value.numpy()], wanted, 1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_other_numbers_of_axes(rank):
+    ones = [1] * rank
+    nodes = [("Conv", "x w", "v", {"pads": ones + ones}), ("AveragePool", "v", "p", {"kernel_shape": [2] * rank, "strides": [2] * rank}), ("GlobalAveragePool", "p", "g", {}), ("Mul", "p g", "t", {}), ("Conv", "t w2", "y", {})]
+    made = model(nodes, {"w": normal(20, 6, *[3] * rank), "w2": normal(5, 20, *ones)}, {"x": (2, 6, *[9] * rank)})
+    x = {"x": normal(2, 6, *[9] * rank)}
+    result = run(made, x, level=NONE, layout="last")
+    assert result.nodes == 5
+    assert_close(result.outputs, run_plain(made, x, NONE), 1e-5)
+
+
+# Units that a region does not take, and the layers of the graph.
+FOREIGN = {
+    "indices": [CONV, ("MaxPool", "v", "t k", {"kernel_shape": [2, 2]}), END],
+    "cubic": resize("two", mode="cubic"),
+    "crop": [CONV, ("Resize", "v roi two", "t", {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}), END],
+    "mean-of-rows": [CONV, ("ReduceMean", "v rows", "t", {}), END],
+    "slice-of-rows": [CONV, ("Slice", "v s e rows o", "t", {}), END],
+    "slice-with-a-step": [CONV, ("Slice", "v zero64 all a two64", "t", {}), ("Conv", "t w9", "y", {})],
+}
+CONSTANTS |= {"roi": f(0, 0, 0, 0, 1, 1, 1, 1), "rows": i(2), "zero64": i(0), "all": i(20), "two64": i(2), "w9": normal(5, 10, 1, 1)}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_nodes_are_left_to_onnxruntime(name):
+    made, x = made_of(FOREIGN[name]), {"x": normal(1, 6, 12, 17)}
+    result = run(made, x, level=NONE, layout="last")
+    assert result.layers == [["Conv"], ["Conv"]]
+    assert_close(result.outputs, run_plain(made, x, NONE), 1e-5)
