@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use convoke::{Activation, DType, Operator};
 
 use crate::activation::{self, Function, NO_SUCH, Scaled, of_identity};
-use crate::api::Result;
-use crate::graph::{AttributeValue, Attributes, Node, Reasoned, TensorType, Value};
+use crate::api::{Failure, Result};
+use crate::graph::{AttributeValue, Attributes, Node, Reasoned, Tensor, TensorType, Value};
 use crate::weights::{Affine, Constants, OutputChannels, Scalar, Scaling, can_fold};
 
 /// A convolution with an added tensor and an activation, in models that onnxruntime has optimised.
@@ -74,8 +74,8 @@ impl<'g> Fusion<'g> {
             Some(None) => return Ok(None),
             bias => bias.flatten(),
         };
-        let bias = bias.map(|bias| bias.elements::<T>()).transpose()?.map(Cow::from);
-        Ok(Some((w.dims().to_vec(), Constants { w: w.elements::<T>()?.into(), bias })))
+        let bias = bias.map(|bias| elements_as::<T>(&bias)).transpose()?;
+        Ok(Some((w.dims().to_vec(), Constants { w: elements_as::<T>(&w)?, bias })))
     }
 
     pub(crate) fn has_constant_weights(&self) -> Result<bool> {
@@ -259,6 +259,15 @@ impl<'g> Fusion<'g> {
         let shape = w.tensor_type()?.and_then(|ty| ty.shape());
         Ok(shape.map(|shape| shape.into_iter().map(|size| size as i64).collect()))
     }
+}
+
+/// The elements of a tensor, converted if they are of another type.
+fn elements_as<'g, T: Scalar>(tensor: &Tensor<'g>) -> Result<Cow<'g, [T]>> {
+    if tensor.dtype() == Some(T::DTYPE) {
+        return Ok(tensor.elements::<T>()?.into());
+    }
+    let floats = tensor.floats()?.ok_or_else(|| Failure::other("weights that are no floats"))?;
+    Ok(floats.into_iter().map(T::of).collect::<Vec<_>>().into())
 }
 
 /// The name of a node, and the operators of all that are compiled with it, for the log.

@@ -499,6 +499,11 @@ impl<'g> Tensor<'g> {
         Ok(Self { code, dims, data: data.cast(), of_callback: PhantomData })
     }
 
+    /// The element type, if convoke computes in it.
+    pub(crate) fn dtype(&self) -> Option<DType> {
+        DType::from_onnx(self.code).ok()
+    }
+
     pub(crate) fn dims(&self) -> &'g [i64] {
         self.dims
     }

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use convoke::{Activation, Element, Executor, Operator, Planner, Threads, Tuning, Workspace};
+use convoke::{Activation, DType, Element, Executor, Operator, Planner, Threads, Tuning, Workspace, f16};
 
 use crate::api::{Failure, Level, Log, Result, lock};
 use crate::options::{Layout, Options};
@@ -24,7 +24,7 @@ pub(crate) struct Session {
     /// The same for buffers of regions.
     buffers: Mutex<Vec<Vec<Buffer>>>,
     /// Estimates of layers, by what they are.
-    estimates: Mutex<HashMap<(Operator, String, Vec<usize>), Option<f64>>>,
+    estimates: Mutex<HashMap<(DType, Operator, String, Vec<usize>), Option<f64>>>,
 }
 
 /// Memory for a tensor of a region, aligned to a cache line.
@@ -99,14 +99,23 @@ impl Session {
     }
 
     /// The estimate of a layer, in nanoseconds, if it can be planned.
-    pub(crate) fn estimate(&self, operator: Operator, activation: Activation, x_shape: &[usize]) -> Option<f64> {
+    pub(crate) fn estimate(
+        &self,
+        dtype: DType,
+        operator: Operator,
+        activation: Activation,
+        x_shape: &[usize],
+    ) -> Option<f64> {
         // An activation has floats, which are no keys.
-        let key = (operator.clone(), format!("{activation:?}"), x_shape.to_vec());
+        let key = (dtype, operator.clone(), format!("{activation:?}"), x_shape.to_vec());
         if let Some(known) = lock(&self.estimates).get(&key) {
             return *known;
         }
-        let plan = self.planner().activation(activation).plan::<f32>(operator, x_shape).ok();
-        let estimate = plan.map(|plan| plan.explain().cost());
+        let planner = self.planner().activation(activation);
+        let estimate = match dtype {
+            DType::F16 => planner.plan::<f16>(operator, x_shape).ok().map(|plan| plan.explain().cost()),
+            _ => planner.plan::<f32>(operator, x_shape).ok().map(|plan| plan.explain().cost()),
+        };
         lock(&self.estimates).insert(key, estimate);
         estimate
     }

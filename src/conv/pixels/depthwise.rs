@@ -116,7 +116,7 @@ impl DepthwiseBlocking {
         if threads > 1 {
             split.shares = (TASKS_PER_THREAD * threads).div_ceil(columns.max(1)).clamp(1, parts.max(1));
         }
-        let near = machine.l1_bytes / 4 / (pixels * channels.size() * size_of::<T::Acc>());
+        let near = machine.l1_bytes / (pixels * channels.size() * size_of::<T::Acc>());
         let mut new = Self { tiling, channels, split, group: near.max(1) };
         if new.is_stored::<T>() {
             new.group = usize::MAX;

@@ -141,6 +141,10 @@ fn fill_transposed<T: Element>(
     if to.is_empty() {
         return;
     }
+    // One channel lies the same way in both layouts.
+    if pixel == 1 {
+        return stream::widen(isa, &x[..to.len()], to);
+    }
     let pixels = to.len() / pixel;
     let size = (channels, pixels);
     if let Some(x) = T::as_acc(x) {

@@ -131,7 +131,7 @@ pub(crate) fn read<'g>(
         let (nodes, steps) = (region.nodes().len(), steps.len());
         format!("a region of {nodes} nodes: {steps} steps with channels last{}", times.unwrap_or_default())
     });
-    let session = session.clone();
+    let (session, dtype) = (session.clone(), region.dtype()?);
     Ok(Box::new(move || {
         let ready = |(reading, reads, writes)| {
             let work = match reading {
@@ -141,7 +141,7 @@ pub(crate) fn read<'g>(
             Ok(Step { work, reads, writes })
         };
         let steps = steps.into_iter().map(ready).collect::<Result<_>>()?;
-        Ok(Box::new(RegionLayer::new(session, all, steps)))
+        Ok(Box::new(RegionLayer::new(session, dtype, all, steps)))
     }))
 }
 

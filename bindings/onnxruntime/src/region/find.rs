@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::api::Result;
+use convoke::DType;
+
+use crate::api::{Failure, Result};
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
 use crate::options;
@@ -16,6 +18,12 @@ pub(crate) struct Region<'g> {
 }
 
 impl<'g> Region<'g> {
+    /// The element type of its inputs and outputs. Inside, it computes in `f32`.
+    pub(crate) fn dtype(&self) -> Result<DType> {
+        let ty = self.units[0].outputs[0].tensor_type()?.and_then(|ty| ty.dtype());
+        ty.ok_or_else(|| Failure::other("a region without a type"))
+    }
+
     pub(crate) fn nodes(&self) -> Vec<Node<'g>> {
         self.units.iter().flat_map(|unit| unit.nodes.clone()).collect()
     }

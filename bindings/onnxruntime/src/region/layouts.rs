@@ -3,14 +3,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use convoke::{Activation, Conv, Layout, Operator};
+use convoke::{Activation, Conv, DType, Layout, Operator};
 
 use crate::api::Result;
 use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
 use crate::layer::usual_shape;
 use crate::region::find::{Region, inputs};
-use crate::region::unit::Unit;
+use crate::region::unit::{Kind, Unit, channels, dims};
 use crate::session::Session;
 
 /// The layouts of X and Y.
@@ -23,26 +23,41 @@ const LAST: Layout = Layout::ChannelsLast;
 pub(crate) struct Choice {
     /// The layouts of each unit. Units that are no layers have channels last.
     pub(crate) layouts: Vec<Layouts>,
-    /// The estimate of all layers and conversions, in nanoseconds, and that of the layers with channels first. `None`
-    /// if a size is unknown.
+    /// The estimate of all layers and conversions, in nanoseconds, and that of the layers with channels first, each of
+    /// which is a call of its own. `None` if a layer cannot be planned.
     pub(crate) estimates: Option<[f64; 2]>,
 }
 
+/// Nanoseconds that onnxruntime takes to call a node.
+const CALL: f64 = 1000.0;
+
+/// How large the estimate of a region may be, in proportion to that of its layers with channels first: these take a
+/// little longer in a network than alone.
+const MOST: f64 = 1.02;
+
 impl Choice {
+    /// Whether the region is estimated to take less time; `None` if that is not known.
+    pub(crate) fn is_faster(&self) -> Option<bool> {
+        self.estimates.map(|[here, apart]| here < MOST * apart)
+    }
+
     pub(crate) fn of(session: &Session, region: &Region<'_>) -> Result<Self> {
         // Which of both layouts each value has.
         let mut there = HashMap::new();
         for value in inputs(region)? {
             there.insert(value.name()?, [true, false]);
         }
-        let outputs = Outputs::of(region)?;
-        let (mut layouts, mut estimates) = (Vec::new(), Some([0.0, 0.0]));
+        let (outputs, dtype, shapes) = (Outputs::of(region)?, region.dtype()?, Shapes::of(region)?);
+        let (mut layouts, mut estimates) = (Vec::new(), Some([CALL, CALL * region.units.len() as f64]));
         for unit in &region.units {
             let mut picked = [LAST; 2];
             if let Some(layer) = unit.layer() {
                 let around = Surroundings::of(&there, &outputs, layer, unit)?;
-                let pick = pick(session, layer, &around)?;
-                let first = if unit.stands_alone { estimate(session, layer, [FIRST; 2])? } else { Some(0.0) };
+                let pick = pick(session, layer, &around, &shapes)?;
+                let first = match unit.stands_alone {
+                    true => estimate(session, layer, dtype, ([FIRST; 2], &shapes))?,
+                    false => Some(0.0),
+                };
                 estimates = match (estimates, pick, first) {
                     (Some([here, apart]), Some((_, own)), Some(first)) => Some([here + own, apart + first]),
                     _ => None,
@@ -52,13 +67,24 @@ impl Choice {
                 if let Some(residual) = layer.residual {
                     mark(&mut there, residual, picked[1])?;
                 }
-            } else {
-                for value in &unit.inputs {
-                    mark(&mut there, *value, LAST)?;
+            }
+            // Conversions that no layer has been asked for.
+            let mut converted = Vec::new();
+            for value in unit.inputs.iter().filter(|_| unit.layer().is_none()) {
+                if !mark(&mut there, *value, LAST)? {
+                    converted.push((*value, LAST));
                 }
             }
             for value in &unit.outputs {
                 mark(&mut there, *value, picked[1])?;
+                let name = value.name()?;
+                if outputs.leaving.contains(&name) && (unit.layer().is_none() || outputs.read.contains(&name)) {
+                    converted.push((*value, FIRST));
+                }
+            }
+            for (value, to) in converted {
+                let cost = shapes.get(value)?.map(|shape| conversion(session, shape, to));
+                estimates = estimates.zip(cost).map(|([here, apart], cost)| [here + cost, apart]);
             }
             layouts.push(picked);
         }
@@ -66,9 +92,10 @@ impl Choice {
     }
 }
 
-fn mark(there: &mut HashMap<String, [bool; 2]>, value: Value<'_>, layout: Layout) -> Result<()> {
-    there.entry(value.name()?).or_default()[usize::from(layout == LAST)] = true;
-    Ok(())
+/// Marks a layout as one that a value has, and says whether it had it before.
+fn mark(there: &mut HashMap<String, [bool; 2]>, value: Value<'_>, layout: Layout) -> Result<bool> {
+    let is_there = &mut there.entry(value.name()?).or_default()[usize::from(layout == LAST)];
+    Ok(std::mem::replace(is_there, true))
 }
 
 /// Values that leave a region, and those that units read.
@@ -119,8 +146,13 @@ impl Surroundings {
 }
 
 /// The layouts of a layer, and their estimate with conversions, if its size is known.
-fn pick(session: &Session, layer: &Fusion<'_>, around: &Surroundings) -> Result<Option<(Layouts, f64)>> {
-    let (Some(x_shape), Some(y_shape)) = (shape(layer.x)?, shape(layer.output()?)?) else { return Ok(None) };
+fn pick(
+    session: &Session,
+    layer: &Fusion<'_>,
+    around: &Surroundings,
+    shapes: &Shapes,
+) -> Result<Option<(Layouts, f64)>> {
+    let (Some(x_shape), Some(y_shape)) = (shapes.get(layer.x)?, shapes.get(layer.output()?)?) else { return Ok(None) };
     let is_there = |known: [bool; 2], layout: Layout| known[usize::from(layout == LAST)];
     let mut best: Option<(Layouts, f64)> = None;
     for layouts @ [x, y] in [around.usual(), [LAST, LAST], [FIRST, FIRST], [FIRST, LAST], [LAST, FIRST]] {
@@ -128,15 +160,15 @@ fn pick(session: &Session, layer: &Fusion<'_>, around: &Surroundings) -> Result<
         if x != y && layouts != around.usual() || x == y && best.is_some_and(|(known, _)| known == layouts) {
             continue;
         }
-        let Some(mut cost) = estimate(session, layer, layouts)? else { return Ok(None) };
+        let Some(mut cost) = estimate(session, layer, DType::F32, (layouts, shapes))? else { return Ok(None) };
         if !is_there(around.x, x) {
-            cost += conversion(session, &x_shape, x);
+            cost += conversion(session, x_shape, x);
         }
         if around.residual.is_some_and(|known| !is_there(known, y)) {
-            cost += conversion(session, &y_shape, y);
+            cost += conversion(session, y_shape, y);
         }
         if y != around.wanted {
-            cost += conversion(session, &y_shape, around.wanted);
+            cost += conversion(session, y_shape, around.wanted);
         }
         if best.is_none_or(|(_, least)| cost < least) {
             best = Some((layouts, cost));
@@ -145,23 +177,81 @@ fn pick(session: &Session, layer: &Fusion<'_>, around: &Surroundings) -> Result<
     Ok(best)
 }
 
-/// The estimate of a layer with layouts, if its size is known.
-fn estimate(session: &Session, layer: &Fusion<'_>, [x, y]: Layouts) -> Result<Option<f64>> {
-    let (Some(dims), Some(x_shape)) = (layer.weight_dims()?, shape(layer.x)?) else { return Ok(None) };
+/// The estimate of a layer with layouts, if it can be planned.
+fn estimate(
+    session: &Session,
+    layer: &Fusion<'_>,
+    dtype: DType,
+    ([x, y], shapes): (Layouts, &Shapes),
+) -> Result<Option<f64>> {
+    let (Some(dims), Some(x_shape)) = (layer.weight_dims()?, shapes.get(layer.x)?) else { return Ok(None) };
     let Ok(operator) = layer.operator(&dims) else { return Ok(None) };
-    Ok(session.estimate(operator.layouts(x, y), layer.activation, &x_shape))
+    Ok(session.estimate(dtype, operator.layouts(x, y), layer.activation, x_shape))
 }
 
-/// The estimate of a tensor that is moved to a layout.
+/// The estimate of a tensor that is moved to a layout. Estimates are those of tensors in the caches. One that is moved
+/// mostly comes from memory or goes there, which takes twice as long.
 fn conversion(session: &Session, shape: &[usize], to: Layout) -> f64 {
     let from = if to == FIRST { LAST } else { FIRST };
     let mut w_shape = vec![1; shape.len()];
     w_shape[0] = shape[1];
     let operator = Operator::from(Conv::new(w_shape).group(shape[1] as i64)).layouts(from, to);
-    session.estimate(operator, Activation::None, shape).unwrap_or(f64::INFINITY)
+    2.0 * session.estimate(DType::F32, operator, Activation::None, shape).unwrap_or(f64::INFINITY)
 }
 
-/// The shape of a value, with one image if their number is unknown.
-fn shape(value: Value<'_>) -> Result<Option<Vec<usize>>> {
-    Ok(value.tensor_type()?.as_ref().and_then(usual_shape))
+/// The shapes of a region's values, or some that may well be: sizes that are unknown are taken for usual ones.
+struct Shapes(HashMap<String, Vec<usize>>);
+
+/// What stands for an unknown size of an image.
+const USUAL_SIZE: usize = 160;
+
+impl Shapes {
+    fn of(region: &Region<'_>) -> Result<Self> {
+        let mut shapes = Self(HashMap::new());
+        for value in inputs(region)? {
+            let sizes = dims(value)?.unwrap_or_default().into_iter().enumerate();
+            let shape = sizes.map(|(axis, size)| size.unwrap_or(if axis == 0 { 1 } else { USUAL_SIZE }));
+            shapes.0.insert(value.name()?, shape.collect());
+        }
+        for unit in &region.units {
+            let computed = shapes.computed(unit)?;
+            for (i, value) in unit.outputs.iter().enumerate() {
+                let known = value.tensor_type()?.as_ref().and_then(usual_shape);
+                if let Some(shape) = known.or_else(|| computed.get(i).cloned()) {
+                    shapes.0.insert(value.name()?, shape);
+                }
+            }
+        }
+        Ok(shapes)
+    }
+
+    fn get(&self, value: Value<'_>) -> Result<Option<&Vec<usize>>> {
+        Ok(self.0.get(&value.name()?))
+    }
+
+    /// The shapes of what a unit computes, as far as they follow from those of its inputs.
+    fn computed(&self, unit: &Unit<'_>) -> Result<Vec<Vec<usize>>> {
+        let inputs = unit.inputs.iter().map(|value| self.get(*value)).collect::<Result<Option<Vec<_>>>>()?;
+        let Some([x, ..]) = inputs.as_deref() else { return Ok(Vec::new()) };
+        let with_channels = |count: usize| {
+            let mut shape = (*x).clone();
+            shape[1] = count;
+            shape
+        };
+        Ok(match &unit.kind {
+            Kind::Layer(layer) => {
+                let operator = layer.weight_dims()?.and_then(|dims| layer.operator(&dims).ok());
+                let geometry = operator.and_then(|operator| operator.geometry(x).ok());
+                geometry.map(|geometry| geometry.output_shape()).into_iter().collect()
+            }
+            Kind::Pool(pool) => pool.geometry(x).map(|geometry| geometry.output_shape()).into_iter().collect(),
+            Kind::Resize(resize) => {
+                let [rows, columns] = resize.sources([x[2], x[3]]);
+                vec![vec![x[0], x[1], rows.len(), columns.len()]]
+            }
+            Kind::Product => vec![(*x).clone()],
+            Kind::Concat => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
+            Kind::Split { counts, .. } => counts.iter().map(|count| with_channels(*count)).collect(),
+        })
+    }
 }

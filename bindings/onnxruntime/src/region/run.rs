@@ -4,10 +4,12 @@ use std::mem::{MaybeUninit, take};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use convoke::{PackedWeights, Plan};
+use convoke::{DType, PackedWeights, Plan, f16};
+use half::slice::HalfFloatSliceExt;
 use lru::LruCache;
 
 use crate::api::{Failure, Result, lock};
+use crate::graph;
 use crate::layer::{Layer, execute};
 use crate::region::compile::{Memory, Step, Tensor};
 use crate::region::passes::{self, Part, Pixels};
@@ -22,6 +24,8 @@ type ProgramsByShapes = LruCache<Vec<Vec<usize>>, Arc<Program>>;
 /// A region that is compiled.
 pub(crate) struct RegionLayer {
     session: Arc<Session>,
+    /// The element type of inputs and outputs.
+    dtype: DType,
     tensors: Vec<Tensor>,
     steps: Vec<Step>,
     inputs: usize,
@@ -29,10 +33,10 @@ pub(crate) struct RegionLayer {
 }
 
 impl RegionLayer {
-    pub(crate) fn new(session: Arc<Session>, tensors: Vec<Tensor>, steps: Vec<Step>) -> Self {
+    pub(crate) fn new(session: Arc<Session>, dtype: DType, tensors: Vec<Tensor>, steps: Vec<Step>) -> Self {
         let place = |tensor: &Tensor| if let Memory::Input(i) = tensor.memory { i + 1 } else { 0 };
         let inputs = tensors.iter().map(place).max().unwrap_or(0);
-        Self { session, tensors, steps, inputs, programs: Mutex::new(LruCache::new(MOST_PLANS)) }
+        Self { session, dtype, tensors, steps, inputs, programs: Mutex::new(LruCache::new(MOST_PLANS)) }
     }
 
     fn program(&self, shapes: Vec<Vec<usize>>) -> Result<Arc<Program>> {
@@ -49,23 +53,81 @@ impl Layer for RegionLayer {
     fn run(&self, run: Run) -> Result<()> {
         let tensors = (0..self.inputs).map(|i| run.input(i)).collect::<Result<Vec<_>>>()?;
         let program = self.program(tensors.iter().map(|tensor| tensor.shape()).collect::<Result<_>>()?)?;
-        let mut inputs = tensors.iter().map(|tensor| tensor.elements::<f32>()).collect::<Result<Vec<_>>>()?;
-        let most = program.outputs.iter().map(|(i, _)| i + 1).max().unwrap_or(0);
-        let mut outputs = vec![None; most];
-        for (i, shape) in &program.outputs {
-            outputs[*i] = run.output::<f32>(*i, shape, shape.iter().product())?;
+        match self.dtype {
+            DType::F16 => self.run_short(run, &program, &tensors),
+            _ => self.run_floats(run, &program, &tensors),
         }
+    }
+}
+
+impl RegionLayer {
+    /// A run whose tensors are floats, which are read and written where they are.
+    fn run_floats(&self, run: Run, program: &Program, tensors: &[graph::Tensor<'_>]) -> Result<()> {
+        let mut inputs = tensors.iter().map(|tensor| tensor.elements::<f32>()).collect::<Result<Vec<_>>>()?;
+        let outputs = outputs_of::<f32>(run, program)?;
         // The caller of the run may have bound an output to memory of an input.
         let is_shared = |x: &&[f32]| outputs.iter().flatten().any(|y| overlaps(*y, x));
         let copies: Vec<Option<Vec<f32>>> = inputs.iter().map(|x| is_shared(x).then(|| x.to_vec())).collect();
         for (input, copy) in inputs.iter_mut().zip(&copies) {
             *input = copy.as_deref().unwrap_or(input);
         }
-        self.session.with_buffers(&program.buffers, |buffers| {
-            let mut memory = TensorsOfRun { run, session: &self.session, program: &program, inputs, outputs, buffers };
-            program.acts.iter().try_for_each(|act| memory.compute(act))
+        self.session.with_buffers(&program.buffers, |buffers| self.compute(run, program, (inputs, outputs), buffers))
+    }
+
+    /// A run whose tensors are short floats: inputs are converted before, and outputs behind it.
+    fn run_short(&self, run: Run, program: &Program, tensors: &[graph::Tensor<'_>]) -> Result<()> {
+        let short = tensors.iter().map(|tensor| tensor.elements::<f16>()).collect::<Result<Vec<_>>>()?;
+        let outputs = outputs_of::<f16>(run, program)?;
+        let lens = short.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.map_or(0, NonNull::len)));
+        let sizes: Vec<usize> = lens.chain(program.buffers.iter().copied()).collect();
+        self.session.with_buffers(&sizes, |buffers| {
+            let (x, rest) = buffers.split_at_mut(short.len());
+            let (y, buffers) = rest.split_at_mut(outputs.len());
+            for (x, short) in x.iter_mut().zip(&short) {
+                short.convert_to_f32_slice(&mut x.elements()[..short.len()]);
+            }
+            let inputs = x.iter().zip(&short).map(|(x, short)| &x.view()[..short.len()]).collect();
+            let floats = y.iter_mut().zip(&outputs).map(|(y, short)| {
+                let y = &mut y.elements()[..(*short)?.len()];
+                NonNull::new(std::ptr::from_mut(y) as *mut [MaybeUninit<f32>])
+            });
+            self.compute(run, program, (inputs, floats.collect()), buffers)?;
+            for (y, mut short) in y.iter().zip(outputs).filter_map(|(y, short)| Some((y, short?))) {
+                // SAFETY: onnxruntime gave room for so many elements, and nothing else has this memory.
+                let short = unsafe { short.as_mut() };
+                short.fill(MaybeUninit::new(f16::ZERO));
+                // SAFETY: every element was initialised.
+                let short = unsafe { &mut *(std::ptr::from_mut(short) as *mut [f16]) };
+                short.convert_from_f32_slice(&y.view()[..short.len()]);
+            }
+            Ok(())
         })
     }
+
+    /// Does all that is to be done, from inputs to outputs.
+    fn compute(
+        &self,
+        run: Run,
+        program: &Program,
+        (inputs, outputs): (Vec<&[f32]>, Vec<Output<f32>>),
+        buffers: &mut [Buffer],
+    ) -> Result<()> {
+        let mut memory = TensorsOfRun { run, session: &self.session, program, inputs, outputs, buffers };
+        program.acts.iter().try_for_each(|act| memory.compute(act))
+    }
+}
+
+/// Room for the elements of an output, unless nobody reads it.
+type Output<T> = Option<NonNull<[MaybeUninit<T>]>>;
+
+/// The outputs of a run, by their numbers.
+fn outputs_of<T>(run: Run, program: &Program) -> Result<Vec<Output<T>>> {
+    let most = program.outputs.iter().map(|(i, _)| i + 1).max().unwrap_or(0);
+    let mut outputs = vec![None; most];
+    for (i, shape) in &program.outputs {
+        outputs[*i] = run.output::<T>(*i, shape, shape.iter().product())?;
+    }
+    Ok(outputs)
 }
 
 /// The tensors of a run.
@@ -74,7 +136,7 @@ struct TensorsOfRun<'a> {
     session: &'a Session,
     program: &'a Program,
     inputs: Vec<&'a [f32]>,
-    outputs: Vec<Option<NonNull<[MaybeUninit<f32>]>>>,
+    outputs: Vec<Output<f32>>,
     buffers: &'a mut [Buffer],
 }
 
@@ -98,8 +160,8 @@ impl TensorsOfRun<'_> {
         match self.program.places[act.writes] {
             Place::Output(i) => {
                 let Some(mut y) = self.outputs[i] else { return Ok(()) };
-                // SAFETY: onnxruntime gave room for so many elements. Nothing else has this memory: inputs that
-                // share it were copied, and no act reads an output.
+                // SAFETY: it is room for so many elements, onnxruntime's or a buffer's. Nothing else has this memory:
+                // inputs that share it were copied, and no act reads an output.
                 let y = unsafe { y.as_mut() };
                 self.layer(act, |x, packed| convoke::Run::uninit(x, packed, y))
             }

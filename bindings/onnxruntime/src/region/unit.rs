@@ -1,6 +1,6 @@
 //! What a region is made of: layers, and the nodes between them that it computes itself.
 
-use convoke::{Error, Geometry, Operator};
+use convoke::{DType, Error, Geometry, Operator};
 
 use crate::api::Result;
 use crate::fusion::{Fusion, VERSION};
@@ -103,9 +103,10 @@ pub(crate) fn channels(value: Value<'_>) -> Result<Option<usize>> {
     Ok(dims(value)?.and_then(|dims| dims.get(1).copied().flatten()))
 }
 
-/// Whether a value is no constant, and one of floats with spatial axes and so many channels as are known.
+/// Whether a value is no constant, and one of floats or short floats with spatial axes and so many channels as are known.
 pub(crate) fn is_image(value: Value<'_>) -> Result<bool> {
-    let is_float = value.tensor_type()?.and_then(|ty| ty.dtype()) == Some(convoke::DType::F32);
+    let dtype = value.tensor_type()?.and_then(|ty| ty.dtype());
+    let is_float = matches!(dtype, Some(DType::F32 | DType::F16));
     let has_axes = dims(value)?.is_some_and(|dims| dims.len() > 2);
     Ok(is_float && has_axes && channels(value)?.is_some_and(|count| count > 0) && value.constant()?.is_none())
 }
