@@ -33,7 +33,11 @@ impl<'g> Region<'g> {
         match session.layout() {
             options::Layout::First => Ok(false),
             options::Layout::Last => Ok(true),
-            options::Layout::Auto => Ok(Choice::of(session, self)?.estimates.is_some_and(|[here, apart]| here < apart)),
+            options::Layout::Auto => {
+                // Layers of short floats are slow.
+                let is_short = self.dtype()? == DType::F16;
+                Ok(Choice::of(session, self)?.is_faster().unwrap_or(is_short))
+            }
         }
     }
 

@@ -203,7 +203,7 @@ fn conversion(session: &Session, shape: &[usize], to: Layout) -> f64 {
 struct Shapes(HashMap<String, Vec<usize>>);
 
 /// What stands for an unknown size of an image.
-const USUAL_SIZE: usize = 160;
+const USUAL_SIZE: usize = 320;
 
 impl Shapes {
     fn of(region: &Region<'_>) -> Result<Self> {
