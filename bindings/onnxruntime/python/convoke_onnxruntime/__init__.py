@@ -15,7 +15,9 @@ import threading
 
 import onnxruntime
 
-__all__ = ["PROVIDER", "add_to", "devices", "library_path", "register", "unregister"]
+from ._compare import Comparison, Node, compare, table
+
+__all__ = ["PROVIDER", "Comparison", "Node", "add_to", "compare", "devices", "library_path", "register", "table", "unregister"]
 
 PROVIDER = "Convoke"
 """The provider's name, as in ``InferenceSession.get_providers()``."""

@@ -157,6 +157,11 @@ impl Program {
             Memory::Input(i) => inputs[i].clone(),
             _ => Vec::new(),
         });
+        if let Some(shape) = inputs.iter().find(|shape| shape.len() < 3) {
+            return Err(Failure::invalid(format_args!(
+                "a tensor of shape {shape:?}, where spatial axes were expected"
+            )));
+        }
         let mut making = Making { planner, shapes: shapes.collect(), tensors: tensors.to_vec(), acts: Vec::new() };
         for step in steps {
             making.add(step)?;
@@ -175,8 +180,7 @@ impl Program {
 
 /// The number of pixels of a tensor.
 fn pixels(shape: &[usize]) -> Result<usize> {
-    let sizes = shape.iter().enumerate().filter(|(axis, _)| *axis != 1).map(|(_, size)| *size);
-    let mut sizes = sizes;
+    let mut sizes = shape.iter().enumerate().filter(|(axis, _)| *axis != 1).map(|(_, size)| *size);
     let count = sizes.try_fold(1_usize, usize::checked_mul);
     count.ok_or_else(|| Failure::other(format_args!("a tensor of shape {shape:?} exceeds the memory")))
 }
@@ -210,6 +214,9 @@ impl Making<'_> {
                     )));
                 };
                 let sources = resize.sources([height, width]);
+                if height * width == 0 && sources.iter().all(|axis| !axis.is_empty()) {
+                    return Err(Failure::invalid(format_args!("Resize: X of shape {x_shape:?} has no elements")));
+                }
                 let shape = vec![images, channels, sources[0].len(), sources[1].len()];
                 self.push(What::Resize { images, x_sizes: [height, width], channels, sources }, reads, writes);
                 shape
