@@ -78,13 +78,14 @@ BETWEEN = {
     "product": [CONV, ("Conv", "x w b", "u", {"pads": [1, 1, 1, 1]}), ("Tanh", "u", "h", {}), ("Mul", "v h", "t", {}), END],
     "sum": [CONV, ("MaxPool", "v", "p", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}), ("AveragePool", "v", "q", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}), ("Add", "p q", "r", {}), ("Relu", "r", "t", {}), END],
     "activation": [CONV, ("MaxPool", "v", "p", {"kernel_shape": [2, 2]}), ("Clip", "p zero six", "t", {}), END],
+    "slopes": [CONV, ("PRelu", "v slopes", "t", {}), END],
     "concat": [CONV, ("Conv", "v w3", "u", {"group": 20, "pads": [1, 1, 1, 1]}), ("Concat", "v u", "t", {"axis": 1}), ("Conv", "t w4", "y", {})],
     "concat-twice": [CONV, ("Concat", "v v", "t", {"axis": -3}), ("Conv", "t w4", "y", {})],
     "concat-of-concat": [CONV, ("MaxPool", "v", "p", {"kernel_shape": [1, 1]}), ("Slice", "p s e a o", "c", {}), ("Slice", "v k1 k2 a o", "d", {}), ("Concat", "c d", "q", {"axis": 1}), ("Concat", "q v", "t", {"axis": 1}), ("Conv", "t w4", "y", {})],
     "slice": [CONV, ("Slice", "v s e a o", "t", {}), ("Conv", "t w5", "y", {})],
     "split": [CONV, ("Split", "v parts", "t r", {"axis": 1}), ("Conv", "t w5", "u", {}), ("GlobalAveragePool", "r", "h", {}), ("Conv", "h w6", "k", {}), ("Mul", "u k", "m", {}), ("Relu", "m", "y", {})],
 }
-CONSTANTS = W | NUMBERS | SLICED | {"axes": i(-1, 2), "parts": i(9, 11), "w6": normal(5, 11, 1, 1), "k1": i(0), "k2": i(11)}
+CONSTANTS = W | NUMBERS | SLICED | {"axes": i(-1, 2), "parts": i(9, 11), "w6": normal(5, 11, 1, 1), "k1": i(0), "k2": i(11), "slopes": normal(20, 1, 1)}
 
 
 def made_of(nodes, dims=(1, 6, 12, 17), outputs=("y",)):

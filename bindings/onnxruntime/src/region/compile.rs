@@ -53,6 +53,7 @@ pub(crate) enum Work {
     Pool(Pool),
     Resize(Resize),
     Product,
+    Slopes(Arc<[f32]>),
     Copy,
     /// Nothing is left to do: what is written is where channels of what is read lie.
     View,
@@ -105,6 +106,7 @@ pub(crate) fn read<'g>(
             Kind::Pool(pool) => Work::Pool(pool.clone()),
             Kind::Resize(resize) => Work::Resize(resize.clone()),
             Kind::Product => Work::Product,
+            Kind::Slopes(slopes) => Work::Slopes(slopes.clone()),
             Kind::Concat => {
                 tensors.add_concat(y, reads)?;
                 continue;

@@ -249,7 +249,7 @@ impl Shapes {
                 let [rows, columns] = resize.sources([x[2], x[3]]);
                 vec![vec![x[0], x[1], rows.len(), columns.len()]]
             }
-            Kind::Product => vec![(*x).clone()],
+            Kind::Product | Kind::Slopes(_) => vec![(*x).clone()],
             Kind::Concat => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
             Kind::Split { counts, .. } => counts.iter().map(|count| with_channels(*count)).collect(),
         })

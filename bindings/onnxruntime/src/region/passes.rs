@@ -49,6 +49,17 @@ pub(crate) fn product(x: Pixels<'_>, by: Pixels<'_>, of_factors: usize, y: Part<
     });
 }
 
+/// `x`, or where it is negative `x * slope`.
+pub(crate) fn slopes(x: Pixels<'_>, slopes: &[f32], y: Part<'_>) {
+    Arch::new().dispatch(|| {
+        y.each(|pixel, y| {
+            for ((y, x), slope) in y.iter_mut().zip(x.get(pixel)).zip(slopes) {
+                *y = if *x < 0.0 { x * slope } else { *x };
+            }
+        });
+    });
+}
+
 pub(crate) fn copy(x: Pixels<'_>, y: Part<'_>) {
     y.each(|pixel, y| y.copy_from_slice(x.get(pixel)));
 }

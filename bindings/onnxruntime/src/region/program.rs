@@ -67,6 +67,10 @@ pub(crate) enum What {
         pixels: usize,
         channels: usize,
     },
+    Slopes {
+        pixels: usize,
+        slopes: Arc<[f32]>,
+    },
     /// A tensor is broadcast, from a shape to a shape, both in the order in which the sizes lie in memory.
     Repeat {
         from: Vec<usize>,
@@ -231,6 +235,10 @@ impl Making<'_> {
                 let what = What::Product { pixels: pixels(&shape)?, channels: shape[1], of_factors };
                 self.push(what, vec![x, by], writes);
                 shape
+            }
+            Work::Slopes(slopes) => {
+                self.push(What::Slopes { pixels: pixels(&x_shape)?, slopes: slopes.clone() }, reads, writes);
+                x_shape
             }
             Work::Copy => {
                 let what = What::Copy { pixels: pixels(&x_shape)?, channels: x_shape[1] };

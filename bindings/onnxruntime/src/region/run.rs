@@ -226,6 +226,10 @@ impl TensorsOfRun<'_> {
                 let (x, by) = (x(*channels)?, self.pixels(act.reads[1], *channels)?);
                 share(*pixels, *channels, y, &|part| passes::product(x, by, *of_factors, part));
             }
+            What::Slopes { pixels, slopes } => {
+                let x = x(slopes.len())?;
+                share(*pixels, slopes.len(), y, &|part| passes::slopes(x, slopes, part));
+            }
             What::Copy { pixels, channels } => {
                 let x = x(*channels)?;
                 share(*pixels, *channels, y, &|part| passes::copy(x, part));

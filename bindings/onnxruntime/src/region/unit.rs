@@ -1,5 +1,7 @@
 //! What a region is made of: layers, and the nodes between them that it computes itself.
 
+use std::sync::Arc;
+
 use convoke::{DType, Error, Geometry, Operator};
 
 use crate::api::Result;
@@ -23,6 +25,8 @@ pub(crate) enum Kind<'g> {
     Resize(Resize),
     /// The product of two tensors, of which the second one may have one number for each channel of an image.
     Product,
+    /// The number itself, or where it is negative the product with a slope, one for each channel.
+    Slopes(Arc<[f32]>),
     /// Channels of the inputs behind one another.
     Concat,
     /// The channels of the input, so many for each output, from the first one on.
@@ -72,6 +76,10 @@ impl<'g> Unit<'g> {
                     };
                     (may_multiply(inputs_of[0], inputs_of[1])?).then_some(Kind::Product)
                 }
+                _ => None,
+            },
+            "PRelu" => match inputs.get(1) {
+                Some(&Some(slope)) => slopes(x, slope)?.map(Kind::Slopes),
                 _ => None,
             },
             "Concat" => {
@@ -125,6 +133,16 @@ fn may_multiply(x: Value<'_>, by: Value<'_>) -> Result<bool> {
         return Ok(false);
     }
     Ok(is_vector(by)? || of_x.may_be_same_as(&of_by).is_ok())
+}
+
+/// The slopes of a PRelu, if there is one for each channel of X.
+fn slopes(x: Value<'_>, slope: Value<'_>) -> Result<Option<Arc<[f32]>>> {
+    let (Some(dims), Some(tensor)) = (dims(x)?, slope.constant()?) else { return Ok(None) };
+    // Broadcasting aligns the last axes.
+    let mut sizes = tensor.dims().iter().rev().enumerate();
+    let are_of_channels = tensor.dims().len() <= dims.len() && sizes.all(|(i, size)| *size == 1 || i + 2 == dims.len());
+    let floats = tensor.floats()?.filter(|floats| are_of_channels && Some(floats.len()) == dims[1]);
+    Ok(floats.map(|floats| floats.into_iter().map(|slope| slope as f32).collect()))
 }
 
 /// What a constant tensor of integers holds.
