@@ -262,15 +262,15 @@ impl Scaled {
 
 /// What was found behind a value.
 pub(crate) struct Found<'g> {
-    /// An activation, and its nodes in the order in which they run.
-    pub(crate) best: Option<(Scaled, Vec<Node<'g>>)>,
+    /// Activations, each with its nodes in the order in which they run. Later ones have more nodes.
+    pub(crate) all: Vec<(Scaled, Vec<Node<'g>>)>,
     /// Nodes whose function is not known, and why.
     pub(crate) refused: Vec<(Node<'g>, String)>,
     /// Whether all that reads the value comes together again, in a function that may be no activation.
     pub(crate) is_closed: bool,
 }
 
-/// The most nodes behind a value of the given type that compute an activation of it, if nothing else
+/// The nodes behind a value of the given type that compute an activation of it, if nothing else
 /// reads what lies between. `start` is what the value itself is of a number, and whether that may be multiplied by a
 /// factor first.
 pub(crate) fn behind<'g>(
@@ -281,7 +281,7 @@ pub(crate) fn behind<'g>(
 ) -> Result<Found<'g>> {
     let mut known = vec![(value, start)];
     let mut nodes = Vec::new();
-    let mut found = Found { best: None, refused: Vec::new(), is_closed: false };
+    let mut found = Found { all: Vec::new(), refused: Vec::new(), is_closed: false };
     while nodes.len() < MOST_NODES {
         let mut next = None;
         found.refused.clear();
@@ -301,7 +301,7 @@ pub(crate) fn behind<'g>(
         let is_closed = are_read_by(&nodes, &known)?;
         found.is_closed |= is_closed;
         if let Some(activation) = activation.filter(|_| is_closed) {
-            found.best = Some((activation, nodes.clone()));
+            found.all.push((activation, nodes.clone()));
         }
         known.push((node.output()?, function));
     }

@@ -8,7 +8,8 @@ use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
-use crate::region::{Region, regions};
+use crate::region::{Region, is_worthwhile, regions};
+use crate::session::Session;
 
 /// Nodes that are compiled together.
 pub(crate) enum Claim<'g> {
@@ -50,7 +51,7 @@ impl<'g> Claim<'g> {
         }
     }
 
-    /// The element type.
+    /// The element type that it is computed in.
     pub(crate) fn dtype(&self) -> DType {
         match self {
             Self::Layer(layer) => layer.dtype,
@@ -170,9 +171,12 @@ impl<'g> Layers<'g> {
 }
 
 /// The only claim of the graph of a fused node.
-pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>]) -> Result<Claim<'g>> {
-    for takes_regions in [false, true] {
-        let mut found = claims(nodes, &|_| Ok(takes_regions), &mut |_, _, _| Ok(()))?;
+pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>], session: &Session) -> Result<Claim<'g>> {
+    // As the graph's claims were found; but a part of a graph may be estimated otherwise than as it was in all of it.
+    let takes: [&dyn Fn(&Region<'g>) -> Result<bool>; 3] =
+        [&|region| is_worthwhile(session, region), &|_| Ok(false), &|_| Ok(true)];
+    for takes in takes {
+        let mut found = claims(nodes, takes, &mut |_, _, _| Ok(()))?;
         match (found.pop(), found.is_empty()) {
             (Some(claim), true) if claim.nodes().len() == nodes.len() => return Ok(claim),
             _ => {}

@@ -139,7 +139,7 @@ impl<T: Scalar> Layer for ConcatLayer<T> {
 
 /// The shape of tensors whose channels, on axis 1, are joined. As in onnxruntime, empty tensors do not
 /// count beside others, whatever their shape.
-fn concatenated(shapes: &[Vec<usize>]) -> Result<Vec<usize>> {
+pub(crate) fn concatenated(shapes: &[Vec<usize>]) -> Result<Vec<usize>> {
     let has_elements = |shape: &&Vec<usize>| !shape.contains(&0);
     let are_all_empty = !shapes.iter().any(|shape| has_elements(&shape));
     let mut counted = shapes.iter().filter(|shape| are_all_empty || has_elements(shape));

@@ -499,12 +499,12 @@ impl<'g> Finder<'g> {
         // A residual is added behind W, which takes the factors.
         let can_scale = layer.residual.is_none() && start == Function::identity();
         let found = activation::behind(end, (start, can_scale), layer.dtype, |node| !self.is_taken(node))?;
-        if let Some((scaled, nodes)) = found.best
-            && let Some(activation) = layer.take_scaled(scaled)?
-        {
-            layer.activation = activation;
-            layer.nodes.extend(nodes);
-            return Ok(());
+        for (scaled, nodes) in found.all.into_iter().rev() {
+            if let Some(activation) = layer.take_scaled(scaled)? {
+                layer.activation = activation;
+                layer.nodes.extend(nodes);
+                return Ok(());
+            }
         }
         for (node, _) in end.readers()? {
             let op = node.op()?;

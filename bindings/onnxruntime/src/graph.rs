@@ -520,7 +520,7 @@ impl<'g> Tensor<'g> {
 
     /// The elements, of a type that convoke computes in.
     pub(crate) fn elements<T: Element>(&self) -> Result<&'g [T]> {
-        if DType::from_onnx(self.code).ok() != Some(T::DTYPE) {
+        if self.dtype() != Some(T::DTYPE) {
             let code = self.code;
             return Err(Failure::invalid(format_args!("a tensor of ONNX's type {code} instead of {}", T::DTYPE)));
         }

@@ -165,7 +165,7 @@ impl<'a, T: Scalar> Call<'a, T> {
         let residual: Option<(&[T], _)> = places.residual.map(read).transpose()?;
         let y_shape = plan.geometry().output_shape();
         let output_shape = match &residual {
-            Some((_, shape)) => sum::broadcast(&y_shape, shape)?,
+            Some((_, shape)) => sum::broadcast("Add", &y_shape, shape)?,
             None => y_shape,
         };
         Ok(Self { common, run, operator, plan, packed, x, residual, output_shape })

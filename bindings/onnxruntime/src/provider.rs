@@ -327,7 +327,7 @@ unsafe extern "system" fn capability(
             session.log().write(level, || format!("{title} {what}"));
             Ok(())
         };
-        for claim in claims(&nodes, &|region| region.is_worthwhile(session), &mut tell)? {
+        for claim in claims(&nodes, &|region| region::is_worthwhile(session, region), &mut tell)? {
             let nodes: Vec<*const OrtNode> = claim.nodes().into_iter().map(Node::as_ptr).collect();
             let drop_constant_initializers = !claim.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };
@@ -389,7 +389,7 @@ unsafe extern "system" fn compile(
 
 /// Reads the layer of a fused node. The nodes of its graph are those that [`capability`] claimed.
 fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
-    let (claim, inputs) = (claim_of_all(&graph.nodes()?)?, Inputs::of(fused)?);
+    let (claim, inputs) = (claim_of_all(&graph.nodes()?, session)?, Inputs::of(fused)?);
     if let Claim::Region(region) = &claim {
         return region::read(session, region, fused, &inputs);
     }

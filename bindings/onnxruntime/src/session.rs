@@ -24,11 +24,11 @@ pub(crate) struct Session {
     /// The same for buffers of regions.
     buffers: Mutex<Vec<Vec<Buffer>>>,
     /// Estimates of layers, by what they are.
-    estimates: Mutex<HashMap<Planned, Option<f64>>>,
+    estimates: Mutex<HashMap<Estimated, Option<f64>>>,
 }
 
 /// What an estimate is of: the element type, the operator, the activation as text, and the shape of X.
-type Planned = (DType, Operator, String, Vec<usize>);
+type Estimated = (DType, Operator, String, Vec<usize>);
 
 /// Memory for a tensor of a region, aligned to a cache line.
 #[derive(Default)]

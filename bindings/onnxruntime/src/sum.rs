@@ -11,14 +11,14 @@ use crate::run::buffer;
 use crate::weights::Scalar;
 
 /// The shape to which two others are broadcast.
-pub(crate) fn broadcast(one: &[usize], other: &[usize]) -> Result<Vec<usize>> {
+pub(crate) fn broadcast(op: &str, one: &[usize], other: &[usize]) -> Result<Vec<usize>> {
     let sizes = one.iter().zip(other).map(|pair| match pair {
         (size, 1) | (1, size) => Some(*size),
         (size, same) => (size == same).then_some(*size),
     });
     let shape = if one.len() == other.len() { sizes.collect::<Option<_>>() } else { None };
     shape.ok_or_else(|| {
-        Failure::invalid(format_args!("Add: tensors of shapes {one:?} and {other:?} cannot be broadcast to one shape"))
+        Failure::invalid(format_args!("{op}: tensors of shapes {one:?} and {other:?} cannot be broadcast to one shape"))
     })
 }
 
@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     fn tensors_are_repeated_along_axes_of_one_element() {
-        assert_eq!(broadcast(&[2, 1, 3], &[1, 4, 3]).unwrap(), [2, 4, 3]);
-        assert_eq!(broadcast(&[1, 0], &[5, 1]).unwrap(), [5, 0]);
+        assert_eq!(broadcast("Add", &[2, 1, 3], &[1, 4, 3]).unwrap(), [2, 4, 3]);
+        assert_eq!(broadcast("Add", &[1, 0], &[5, 1]).unwrap(), [5, 0]);
         assert_eq!(repeated(&[1, 2, 3, 4], &[2, 1, 2], &[2, 2, 2]).unwrap(), [1, 2, 1, 2, 3, 4, 3, 4]);
         assert_eq!(repeated(&[1, 2], &[1, 2, 1], &[2, 2, 3]).unwrap(), [1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2]);
         assert_eq!(repeated(&[7], &[1, 1], &[0, 3]).unwrap(), []);
         for other in [&[2, 3][..], &[2, 4, 3], &[2, 0, 4]] {
-            let failure = broadcast(&[2, 3, 4], other).unwrap_err();
+            let failure = broadcast("Add", &[2, 3, 4], other).unwrap_err();
             assert!(failure.to_string().contains("cannot be broadcast"), "{failure}");
         }
     }

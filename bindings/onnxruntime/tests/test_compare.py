@@ -71,6 +71,8 @@ def test_differences_are_those_of_floats():
     from convoke_onnxruntime._compare import _difference
 
     one = [np.array([1.0, 2.0]), np.array([3])]
-    assert _difference(one, [np.array([1.0, 4.0]), np.array([5])]) == 0.5
-    assert _difference(one, [np.array([1.0, np.nan]), np.array([5])]) == np.inf
+    assert _difference(one, [np.array([1.0, 4.0]), np.array([3])]) == 0.5
+    assert _difference(one, [np.array([1.0, 2.0]), np.array([5])]) == np.inf
+    assert _difference(one, [np.array([1.0, np.nan]), np.array([3])]) == np.inf
+    assert _difference([np.array([np.inf])], [np.array([-np.inf])]) == np.inf and _difference([np.array([np.nan])], [np.array([np.nan])]) == 0
     assert _difference([np.zeros(2)], [np.zeros(2)]) == 0 and _difference([np.zeros(2)], [np.zeros(3)]) == np.inf

@@ -205,6 +205,19 @@ def test_nodes_become_one_layer_in_other_types(name, code, kind, tolerance):
     assert_close([output.astype(np.float32) for output in result.outputs], wanted, tolerance)
 
 
+def test_an_activation_stays_where_a_factor_behind_it_cannot_be_taken():
+    """Weights of float16 take no factors: the Clip is the layer's, and the Mul is not."""
+    nodes = [CONV, ("Clip", "c zero six", "g", {}), ("Mul", "g half", "y", {})]
+    made, feeds = model(nodes, W | NUMBERS, {})
+    assert [sorted(layer) for layer in run(made, feeds, level=NONE).layers] == [["Clip", "Conv", "Mul"]]
+    for tensor in made.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for value in [*made.graph.input, *made.graph.output]:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    result = run(made, {name: value.astype(np.float16) for name, value in feeds.items()}, level=NONE)
+    assert [sorted(layer) for layer in result.layers] == [["Clip", "Conv"]]
+
+
 def test_x_may_be_a_constant():
     """onnxruntime computes such a layer when the session is made, but not at the level that optimises nothing."""
     made, feeds = model([("Conv", "k w b", "c", {}), ("Add", "c x", "y", {})], W | {"k": normal(2, 6, 11, 10)}, x_shape=(2, 4, 9, 8))

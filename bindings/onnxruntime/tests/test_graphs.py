@@ -33,7 +33,7 @@ WINOGRAD_TERMS = 300
 REACH = 15
 # What onnxruntime computes of double: the other operators would make it refuse the model.
 FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div"}
-# It makes NaN of infinity in PRelu, and does not check what ConvTranspose reads.
+# It makes NaN of infinity in PRelu, does not check what ConvTranspose reads, and gives anything for an output that is an input.
 IS_OLD = onnxruntime.__version__.startswith("1.24.")
 DAMAGES = ("channels", "bias", "group", "kernel")
 
@@ -312,7 +312,9 @@ class Graph:
         attributes, sizes = self.window(x, False)
         terms = math.prod(attributes["kernel_shape"])
         shapes = [(*shape[:2], *size) for shape, size in zip(x.shapes, sizes)]
-        return self.node("AveragePool", [x], shapes, terms, count_include_pad=self.pick([0, 1]), **attributes)
+        # Release 1.24 divides by other numbers where pads count that are at one end alone.
+        counts = self.pick([0, 1]) if not IS_OLD else 0
+        return self.node("AveragePool", [x], shapes, terms, count_include_pad=counts, **attributes)
 
     def GlobalAveragePool(self, x):
         if self.kind is not np.float32 or self.odd is not None:
@@ -417,6 +419,8 @@ def is_refused(graph, level):
 def check(seed):
     """The layers of a graph with convoke; `None` where onnxruntime refuses the graph. Raises what is wrong."""
     graph = Graph(seed)
+    if not graph.nodes:
+        return None
     level = graph.pick(graph.levels)
     threads = graph.pick([1, 1, 1, 2])
     chosen = {"layout": graph.pick(["first", "last", "last", "auto"]), "threads": threads, "accuracy": "strict" if graph.strict else graph.pick(["standard", "fast"])}
@@ -432,7 +436,9 @@ def check(seed):
         made = session(graph.model(graph.kind, False), level=level, pool=threads, **chosen)
         got = [made.run(None, {name: value.astype(graph.kind) for name, value in feeds.items()}) for feeds in graph.feeds]
     except Exception as error:
-        # Some releases of onnxruntime run some of what is damaged.
+        # Some releases of onnxruntime run some of what is damaged. This one joins a Pad and a MaxPool that then has too large pads.
+        if IS_OLD and "Pad should be smaller than kernel" in str(error):
+            return None
         if expected and graph.damage is None and not is_refused(graph, level):
             raise AssertionError(f"{setting}: {error}") from error
         return None

@@ -198,6 +198,79 @@ def test_other_nodes_are_left_to_onnxruntime(name):
     assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
 
 
+@pytest.mark.parametrize("kind", [{"ceil_mode": 1}, {}])
+def test_windows_may_be_larger_than_x(kind):
+    """onnxruntime rounds the number of windows toward zero."""
+    nodes = [CONV, ("MaxPool", "v", "t", {"kernel_shape": [3, 3], "strides": [2, 2], **kind}), END]
+    for dims in [(1, 6, 2, 2), ("n", 6, "h", "w")]:
+        made, x = made_of(nodes, dims), {"x": normal(1, 6, 2, 2)}
+        result = run(made, x, level=NONE, layout="last")
+        assert result.nodes == 3
+        assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
+
+
+@pytest.mark.parametrize("scales", [f(1, 1, 0.6, 0.6), f(1, 1, 2, 0.7), f(1, 1, 3, 1.5)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_opset_10(mode, scales):
+    nodes = [CONV, ("Resize", "v s", "t", {"mode": mode}), END]
+    made = model(nodes, {name: CONSTANTS[name] for name in ("w", "b", "w2")} | {"s": scales}, {"x": (1, 6, 12, 17)}, opset=10)
+    x = {"x": normal(1, 6, 12, 17)}
+    result = run(made, x, level=NONE, layout="last")
+    assert result.nodes == 3
+    assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", [{"auto_pad": "SAME_UPPER", "pads": [1, 1, 1, 1]}, {"auto_pad": "SAME_UPPER", "dilations": [2, 2]}, {"auto_pad": "SAME_LOWER", "strides": [4, 4]}])
+def test_pools_that_pad_by_themselves(kind):
+    made, x = made_of(pool("MaxPool", kernel_shape=[3, 3], **kind)), {"x": normal(1, 6, 12, 17)}
+    try:
+        wanted = run_plain(made, x, NONE)
+    except Exception:
+        pytest.skip("onnxruntime refuses it")
+    assert_close(run(made, x, level=NONE, layout="last").outputs, wanted, TOLERANCE)
+
+
+def test_an_input_that_is_not_read_may_be_no_image():
+    nodes = [CONV, ("Resize", "v roi two", "t", {"mode": "linear"}), END]
+    made = model(nodes, {name: CONSTANTS[name] for name in ("w", "b", "w2", "two")}, {"x": (1, 6, 12, 17), "roi": (8,)})
+    x = {"x": normal(1, 6, 12, 17), "roi": f(0, 0, 0, 0, 1, 1, 1, 1)}
+    assert_close(run(made, x, level=NONE, layout="last").outputs, run_plain(made, x, NONE), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["concat", "slice", "split", "gate", "sum", "concat-of-concat"])
+def test_a_batch_may_be_empty(name):
+    made = made_of(BETWEEN[name], ("n", 6, 12, 17))
+    one = session(made, level=NONE, layout="last")
+    for images in (0, 1, 0):
+        x = {"x": normal(images, 6, 12, 17)}
+        assert_close(one.run(None, x), run_plain(made, x, NONE), TOLERANCE)
+
+
+def test_layers_and_a_concat_alone_are_a_region():
+    nodes = [CONV, ("Conv", "x w b", "u", {"pads": [1, 1, 1, 1]}), ("Concat", "v u", "y", {"axis": 1})]
+    made, x = made_of(nodes), {"x": normal(1, 6, 12, 17)}
+    for layout in ("last", "auto", "first"):
+        result = run(made, x, level=NONE, layout=layout)
+        assert sum(map(len, result.layers)) == 3
+        assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
+
+
+def test_a_branch_may_read_what_a_region_computes():
+    value = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    branches = [helper.make_graph([helper.make_node(op, ["v"], ["z"])], op, [], [value]) for op in ("Neg", "Abs")]
+    nodes = [helper.make_node(op, ins.split(), outs.split(), **kind) for op, ins, outs, kind in (CONV, ("MaxPool", "v", "t", {"kernel_shape": [2, 2]}), END)]
+    nodes.append(helper.make_node("If", ["c"], ["q"], then_branch=branches[0], else_branch=branches[1]))
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "q")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 12, 17)), helper.make_tensor_value_info("c", TensorProto.BOOL, ())]
+    graph = helper.make_graph(nodes, "graph", inputs, infos, [numpy_helper.from_array(CONSTANTS[name], name) for name in ("w", "b", "w2")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    for chosen in (True, False):
+        x = {"x": normal(1, 6, 12, 17), "c": np.array(chosen)}
+        result = run(made, x, level=NONE, layout="last")
+        assert result.nodes == 3
+        assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
+
+
 # These stay floats in a model of float16.
 FLOATS = {"two", "more", "half", "roi"}
 

@@ -10,7 +10,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m convoke_onnxruntime", description="Time a model in onnxruntime with and without convoke, with random inputs, and print a table.")
     parser.add_argument("model", help="an ONNX file")
     parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="numbers of threads (default: one, and all cores)")
-    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="a size that the model leaves open; a batch is 1")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="a size that the model leaves open; that of a first axis is 1 by default")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each side runs on each number of threads (default: 2)")
     parser.add_argument("--layers", type=int, nargs="?", const=15, default=0, metavar="N", help="also the N slowest nodes of both sides (default: 15)")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the provider, as isa=avx2")

@@ -71,8 +71,8 @@ def compare(
     """Times a model in onnxruntime with and without convoke, on each of some numbers of threads.
 
     ``threads`` are one and all cores by default. Inputs are ``inputs``, or random numbers of the
-    model's shapes, where ``dims`` has the sizes that the model leaves open, by their names; a batch is
-    1. Each side runs for ``seconds``, in three turns, with one session at a time, because the threads of
+    model's shapes, where ``dims`` has the sizes that the model leaves open, by their names; the first axis
+    of an input is 1 unless it is in ``dims``. Each side runs for ``seconds``, in three turns, with one session at a time, because the threads of
     another one would take the cores. With ``layers``, a profile of both sides has the time of each node.
     Further arguments are those of :func:`add_to`.
 
@@ -136,7 +136,8 @@ def _session(model: str | bytes, threads: int, convoke: dict | None, profile: st
     if convoke is None:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    return onnxruntime.InferenceSession(model, add_to(options, **convoke))
+    # Without convoke, which a failure would mean, there is nothing to compare.
+    return onnxruntime.InferenceSession(model, add_to(options, **convoke), enable_fallback=False)
 
 
 def _nodes_of_convoke(session: onnxruntime.InferenceSession) -> int:
@@ -155,18 +156,15 @@ def _inputs(model: str | bytes, dims: Mapping[str, int]) -> dict:
     for value in session.get_inputs():
         shape = []
         for axis, size in enumerate(value.shape):
-            unused.discard(size)
-            if isinstance(size, str) and size in dims:
-                size = dims[size]
-            elif not isinstance(size, int):
-                if axis != 0:
-                    name = size or f"{value.name}:{axis}"
-                    if name not in dims:
-                        raise ValueError(f"axis {axis} of the input {value.name!r} has an open size: give it as dims={{{name!r}: 224}}, or --dim {name}=224")
+            if not isinstance(size, int):
+                name = size or f"{value.name}:{axis}"
+                unused.discard(name)
+                if name in dims:
                     size = dims[name]
-                    unused.discard(name)
-                else:
+                elif axis == 0:
                     size = 1
+                else:
+                    raise ValueError(f"axis {axis} of the input {value.name!r} has an open size: give it as dims={{{name!r}: 224}}, or --dim {name}=224")
             shape.append(size)
         kind = _TYPES.get(value.type)
         if kind is None:
@@ -189,16 +187,22 @@ _TYPES = {
 
 
 def _difference(got: Sequence, wanted: Sequence) -> float:
-    """The largest difference of floats, in proportion to the largest element of their output; infinite where shapes or places of what is not finite differ."""
+    """The largest difference of floats, in proportion to the largest element of their output; infinite where shapes, what is not finite, or other numbers differ."""
     worst = 0.0
-    for one, other in zip(got, wanted):
-        if not isinstance(one, numpy.ndarray) or one.dtype.kind != "f" or not one.size:
+    for one, other in zip(got, wanted, strict=True):
+        if not isinstance(one, numpy.ndarray):
             continue
-        if one.shape != other.shape or not numpy.array_equal(numpy.isfinite(one), numpy.isfinite(other)):
+        if one.dtype != other.dtype or one.shape != other.shape:
             return math.inf
-        one, other = (numpy.where(numpy.isfinite(value), value, 0).astype(numpy.float64) for value in (one, other))
-        largest = float(numpy.abs(other).max())
-        worst = max(worst, float(numpy.abs(one - other).max()) / (largest or 1.0))
+        if one.dtype.kind != "f":
+            worst = worst if numpy.array_equal(one, other) else math.inf
+            continue
+        finite = numpy.isfinite(other)
+        if not numpy.array_equal(one[~finite], other[~finite], equal_nan=True) or not numpy.isfinite(one[finite]).all():
+            return math.inf
+        one, other = one[finite].astype(numpy.float64), other[finite].astype(numpy.float64)
+        largest = float(numpy.abs(other).max(initial=0))
+        worst = max(worst, float(numpy.abs(one - other).max(initial=0)) / (largest or 1.0))
     return worst
 
 

@@ -13,53 +13,12 @@ use crate::region::Region;
 use crate::region::find::inputs;
 use crate::region::layouts::{Choice, Layouts};
 use crate::region::run::RegionLayer;
-use crate::region::unit::{Kind, Pool, Resize, channels, dims};
+use crate::region::steps::{Memory, Step, Tensor, Work, root};
+use crate::region::unit::{Kind, channels, dims};
 use crate::session::Session;
 
 const FIRST: Layout = Layout::ChannelsFirst;
 const LAST: Layout = Layout::ChannelsLast;
-
-/// A tensor of a region.
-#[derive(Debug, Clone)]
-pub(crate) struct Tensor {
-    pub(crate) channels: usize,
-    pub(crate) layout: Layout,
-    pub(crate) memory: Memory,
-}
-
-/// Where a tensor lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Memory {
-    /// An input of the node, which has channels first.
-    Input(usize),
-    /// An output of the node, which has channels first.
-    Output(usize),
-    /// Its own.
-    Own,
-    /// Channels of another tensor with channels last, from one on.
-    Within(usize, usize),
-}
-
-/// What is done, to tensors by their numbers.
-pub(crate) struct Step {
-    pub(crate) work: Work,
-    pub(crate) reads: Vec<usize>,
-    pub(crate) writes: usize,
-}
-
-pub(crate) enum Work {
-    /// Of X and perhaps a residual.
-    Layer(Arc<Packed<f32>>),
-    Pool(Pool),
-    Resize(Resize),
-    Product,
-    Slopes(Arc<[f32]>),
-    Copy,
-    /// Nothing is left to do: what is written is where channels of what is read lie.
-    View,
-    /// Nothing, too: what is written has the channels of all that is read.
-    Join,
-}
 
 /// The steps of a region while its layers are not packed.
 enum Reading<'g> {
@@ -97,22 +56,23 @@ pub(crate) fn read<'g>(
     let Choice { layouts, estimates } = Choice::of(session, region)?;
     for (unit, layouts) in region.units.iter().zip(layouts) {
         let y = unit.outputs[0];
-        if let Kind::Layer(layer) = &unit.kind {
-            tensors.add_layer(layer, y, layouts)?;
-            continue;
-        }
-        let reads = unit.inputs.iter().map(|value| tensors.with(*value, LAST)).collect::<Result<Vec<_>>>()?;
-        let work = match &unit.kind {
-            Kind::Pool(pool) => Work::Pool(pool.clone()),
-            Kind::Resize(resize) => Work::Resize(resize.clone()),
-            Kind::Product => Work::Product,
-            Kind::Slopes(slopes) => Work::Slopes(slopes.clone()),
+        let mut reads = || unit.inputs.iter().map(|value| tensors.with(*value, LAST)).collect::<Result<Vec<_>>>();
+        let (work, reads) = match &unit.kind {
+            Kind::Layer(layer) => {
+                tensors.add_layer(layer, y, layouts)?;
+                continue;
+            }
+            Kind::Pool(pool) => (Work::Pool(pool.clone()), reads()?),
+            Kind::Resize(resize) => (Work::Resize(resize.clone()), reads()?),
+            Kind::Product => (Work::Product, reads()?),
+            Kind::Slopes(slopes) => (Work::Slopes(slopes.clone()), reads()?),
             Kind::Concat => {
-                tensors.add_concat(y, reads)?;
+                let parts = reads()?;
+                tensors.add_concat(y, parts)?;
                 continue;
             }
             Kind::Split { first, counts } => {
-                let mut first = *first;
+                let (reads, mut first) = (reads()?, *first);
                 for (y, count) in unit.outputs.iter().zip(counts) {
                     let y = tensors.add(*y, LAST, Memory::Within(reads[0], first))?;
                     tensors.steps.push((Reading::Ready(Work::View), reads.clone(), y));
@@ -120,7 +80,6 @@ pub(crate) fn read<'g>(
                 }
                 continue;
             }
-            Kind::Layer(_) => continue,
         };
         let y = tensors.add(y, LAST, Memory::Own)?;
         tensors.steps.push((Reading::Ready(work), reads, y));
@@ -245,25 +204,14 @@ impl<'g> Tensors<'_, 'g> {
     fn add_outputs(&mut self, region: &Region<'g>) -> Result<()> {
         for value in region.units.iter().flat_map(|unit| &unit.outputs) {
             let Some(&output) = self.outputs.get(&value.name()?) else { continue };
-            let [first, _] = self.both(*value)?;
-            if first.is_some_and(|first| matches!(self.all[first].memory, Memory::Output(_))) {
-                continue;
-            }
-            let x = self.with(*value, LAST)?;
+            let (x, layout) = match self.both(*value)? {
+                [Some(first), _] if matches!(self.all[first].memory, Memory::Output(_)) => continue,
+                [Some(first), _] => (first, FIRST),
+                _ => (self.with(*value, LAST)?, LAST),
+            };
             let y = self.push(self.all[x].channels, FIRST, Memory::Output(output));
-            self.convert(*value, (x, y), [LAST, FIRST])?;
+            self.convert(*value, (x, y), [layout, FIRST])?;
         }
         Ok(())
-    }
-}
-
-/// The tensor in whose memory another one lies, and the first of its channels there.
-pub(crate) fn root(tensors: &[Tensor], tensor: usize) -> (usize, usize) {
-    match tensors[tensor].memory {
-        Memory::Within(whole, first) => {
-            let (root, before) = root(tensors, whole);
-            (root, before + first)
-        }
-        _ => (tensor, 0),
     }
 }

@@ -7,10 +7,7 @@ use convoke::DType;
 use crate::api::{Failure, Result};
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
-use crate::options;
-use crate::region::layouts::Choice;
 use crate::region::unit::{Kind, Unit, is_image};
-use crate::session::Session;
 
 /// Units that are compiled into one node, in an order in which they can run.
 pub(crate) struct Region<'g> {
@@ -26,19 +23,6 @@ impl<'g> Region<'g> {
 
     pub(crate) fn nodes(&self) -> Vec<Node<'g>> {
         self.units.iter().flat_map(|unit| unit.nodes.clone()).collect()
-    }
-
-    /// Whether a session has the region, because that is estimated to take less time.
-    pub(crate) fn is_worthwhile(&self, session: &Session) -> Result<bool> {
-        match session.layout() {
-            options::Layout::First => Ok(false),
-            options::Layout::Last => Ok(true),
-            options::Layout::Auto => {
-                // Layers of short floats are slow.
-                let is_short = self.dtype()? == DType::F16;
-                Ok(Choice::of(session, self)?.is_faster().unwrap_or(is_short))
-            }
-        }
     }
 
     pub(crate) fn layers(&self) -> impl Iterator<Item = &Fusion<'g>> {

@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 
 use convoke::{Activation, Conv, DType, Layout, Operator};
 
-use crate::api::Result;
+use crate::api::{Level, Result};
 use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
 use crate::layer::usual_shape;
+use crate::options;
 use crate::region::find::{Region, inputs};
 use crate::region::unit::{Kind, Unit, channels, dims};
 use crate::session::Session;
@@ -92,6 +93,31 @@ impl Choice {
     }
 }
 
+/// Whether a session has a region, because that is estimated to take less time.
+pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<bool> {
+    let estimated = || -> Result<bool> {
+        let choice = Choice::of(session, region)?;
+        let is_faster = choice.is_faster();
+        session.log().write(Level::Verbose, || {
+            let nodes = region.nodes().len();
+            let verdict = if is_faster == Some(true) { "is taken" } else { "is not taken" };
+            match choice.estimates {
+                Some([here, apart]) => format!(
+                    "a region of {nodes} nodes {verdict}: estimated at {here:.0} ns, with channels first at {apart:.0} ns"
+                ),
+                None => format!("a region of {nodes} nodes cannot be estimated"),
+            }
+        });
+        // Layers of short floats are slow.
+        Ok(is_faster.unwrap_or(region.dtype()? == DType::F16))
+    };
+    match session.layout() {
+        options::Layout::First => Ok(false),
+        options::Layout::Last => Ok(true),
+        options::Layout::Auto => estimated(),
+    }
+}
+
 /// Marks a layout as one that a value has, and says whether it had it before.
 fn mark(there: &mut HashMap<String, [bool; 2]>, value: Value<'_>, layout: Layout) -> Result<bool> {
     let is_there = &mut there.entry(value.name()?).or_default()[usize::from(layout == LAST)];
@@ -155,11 +181,7 @@ fn pick(
     let (Some(x_shape), Some(y_shape)) = (shapes.get(layer.x)?, shapes.get(layer.output()?)?) else { return Ok(None) };
     let is_there = |known: [bool; 2], layout: Layout| known[usize::from(layout == LAST)];
     let mut best: Option<(Layouts, f64)> = None;
-    for layouts @ [x, y] in [around.usual(), [LAST, LAST], [FIRST, FIRST], [FIRST, LAST], [LAST, FIRST]] {
-        // Layers that convert on the way are worth a look where nothing else would be converted.
-        if x != y && layouts != around.usual() || x == y && best.is_some_and(|(known, _)| known == layouts) {
-            continue;
-        }
+    for layouts @ [x, y] in [around.usual(), [LAST; 2], [FIRST; 2]] {
         let Some(mut cost) = estimate(session, layer, DType::F32, (layouts, shapes))? else { return Ok(None) };
         if !is_there(around.x, x) {
             cost += conversion(session, x_shape, x);
@@ -246,8 +268,7 @@ impl Shapes {
             }
             Kind::Pool(pool) => pool.geometry(x).map(|geometry| geometry.output_shape()).into_iter().collect(),
             Kind::Resize(resize) => {
-                let [rows, columns] = resize.sources([x[2], x[3]]);
-                vec![vec![x[0], x[1], rows.len(), columns.len()]]
+                resize.sizes([x[2], x[3]]).map(|[height, width]| vec![x[0], x[1], height, width]).into_iter().collect()
             }
             Kind::Product | Kind::Slopes(_) => vec![(*x).clone()],
             Kind::Concat => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],

@@ -3,7 +3,7 @@
 //!
 //! * [`find`](mod@find): which nodes are a region.
 //! * [`unit`](mod@unit): what its units compute, read from nodes.
-//! * [`compile`](mod@compile): its steps, and which values share memory.
+//! * [`compile`](mod@compile): its steps, and which values share memory; [`steps`](mod@steps): what these are.
 //! * [`layouts`](mod@layouts): which layouts a layer reads and writes.
 //! * [`program`](mod@program): the steps for inputs of known shapes; [`passes`](mod@passes): how those that are no convolutions
 //!   compute; [`run`](mod@run): a run of them.
@@ -14,7 +14,9 @@ mod layouts;
 mod passes;
 mod program;
 mod run;
+mod steps;
 mod unit;
 
 pub(crate) use compile::read;
 pub(crate) use find::{Region, regions};
+pub(crate) use layouts::is_worthwhile;

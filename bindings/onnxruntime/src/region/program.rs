@@ -5,8 +5,9 @@ use std::sync::Arc;
 use convoke::{Layout, PackedWeights, Plan, Planner};
 
 use crate::api::{Failure, Result};
+use crate::concat::concatenated;
 use crate::layer::Packed;
-use crate::region::compile::{Memory, Step, Tensor, Work, root};
+use crate::region::steps::{Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Mean, Pool, Sources};
 use crate::sum;
 use crate::weights::Planned;
@@ -171,6 +172,9 @@ impl Program {
             making.add(step)?;
         }
         making.check_channels()?;
+        // There is nothing to compute of empty tensors.
+        let Making { acts, shapes, .. } = &mut making;
+        acts.retain(|act| !shapes[act.writes].contains(&0));
         let (places, buffers) = making.memory()?;
         let Making { acts, shapes, tensors, .. } = making;
         let of_output = |(tensor, shape): (&Tensor, Vec<usize>)| match tensor.memory {
@@ -217,7 +221,9 @@ impl Making<'_> {
                         "Resize: X of shape {x_shape:?} has not two spatial axes"
                     )));
                 };
-                let sources = resize.sources([height, width]);
+                let sources = resize.sources([height, width]).ok_or_else(|| {
+                    Failure::invalid(format_args!("Resize: Y of X of shape {x_shape:?} is too large"))
+                })?;
                 if height * width == 0 && sources.iter().all(|axis| !axis.is_empty()) {
                     return Err(Failure::invalid(format_args!("Resize: X of shape {x_shape:?} has no elements")));
                 }
@@ -227,7 +233,7 @@ impl Making<'_> {
             }
             Work::Product => {
                 let by = self.shapes[reads[1]].clone();
-                let shape = sum::broadcast(&x_shape, &by)?;
+                let shape = sum::broadcast("Mul", &x_shape, &by)?;
                 let are_vectors = by[..2] == shape[..2] && by[2..].iter().all(|size| *size == 1);
                 let [x, by] = [(reads[0], true), (reads[1], !are_vectors)]
                     .map(|(tensor, must)| if must { self.repeated(tensor, &shape) } else { tensor });
@@ -250,7 +256,7 @@ impl Making<'_> {
                 shape[1] = self.tensors[writes].channels;
                 shape
             }
-            Work::Join => self.joined(&reads)?,
+            Work::Join => concatenated(&reads.iter().map(|part| self.shapes[*part].clone()).collect::<Vec<_>>())?,
         };
         self.shapes[writes] = y_shape;
         Ok(())
@@ -272,28 +278,18 @@ impl Making<'_> {
         y
     }
 
-    /// The shape of tensors whose channels are joined.
-    fn joined(&self, parts: &[usize]) -> Result<Vec<usize>> {
-        let mut shape = self.shapes[parts[0]].clone();
-        shape[1] = 0;
-        for part in parts.iter().map(|part| &self.shapes[*part]) {
-            if part.len() != shape.len() || part[0] != shape[0] || part[2..] != shape[2..] {
-                return Err(Failure::invalid(format_args!(
-                    "Concat: inputs of shapes {:?} and {part:?} differ in another axis than 1",
-                    self.shapes[parts[0]]
-                )));
-            }
-            shape[1] += part[1];
-        }
-        Ok(shape)
-    }
-
     fn add_layer(&mut self, layer: &Arc<Packed<f32>>, reads: Vec<usize>, writes: usize) -> Result<()> {
         let x_shape = self.shapes[reads[0]].clone();
+        // A convolution has no such X, but what is one here for each element alone may have.
+        if x_shape.contains(&0) && reads.len() == 1 && layer.operator.weight_shape()[1..].iter().all(|size| *size == 1)
+        {
+            self.shapes[writes] = x_shape;
+            return Ok(());
+        }
         let planned = layer.plan(&x_shape)?;
         let own = planned.plan.geometry().output_shape();
         let shape = match reads.get(1) {
-            Some(&residual) => sum::broadcast(&own, &self.shapes[residual])?,
+            Some(&residual) => sum::broadcast("Add", &own, &self.shapes[residual])?,
             None => own.clone(),
         };
         let residual = reads.get(1).copied().filter(|residual| own != shape || self.shapes[*residual] != shape);

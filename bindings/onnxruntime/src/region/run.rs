@@ -11,9 +11,9 @@ use lru::LruCache;
 use crate::api::{Failure, Result, lock};
 use crate::graph;
 use crate::layer::{Layer, execute};
-use crate::region::compile::{Memory, Step, Tensor};
 use crate::region::passes::{self, Part, Pixels};
 use crate::region::program::{Act, Place, Program, What};
+use crate::region::steps::{Memory, Step, Tensor};
 use crate::run::{Run, overlaps};
 use crate::session::{Buffer, Session};
 use crate::sum;
@@ -145,7 +145,9 @@ impl TensorsOfRun<'_> {
     fn read(&self, tensor: usize) -> Result<(&[f32], Option<usize>)> {
         match self.program.places[tensor] {
             Place::Input(i) => Ok((self.inputs[i], None)),
-            Place::Pixels { buffer, first, pixel } => Ok((&self.buffers[buffer].view()[first..], Some(pixel))),
+            Place::Pixels { buffer, first, pixel } => {
+                Ok((self.buffers[buffer].view().get(first..).unwrap_or_default(), Some(pixel)))
+            }
             Place::Planes { buffer, len } => Ok((&self.buffers[buffer].view()[..len], None)),
             Place::Output(_) => Err(Failure::other("a region reads its output")),
         }
@@ -175,7 +177,7 @@ impl TensorsOfRun<'_> {
     fn fill_buffer(&mut self, act: &Act, buffer: usize, first: usize, pixel: Option<usize>) -> Result<()> {
         // An act reads from other buffers than it writes to.
         let mut memory = take(&mut self.buffers[buffer]);
-        let done = self.fill(act, &mut memory.elements()[first..], pixel);
+        let done = self.fill(act, memory.elements().get_mut(first..).unwrap_or_default(), pixel);
         self.buffers[buffer] = memory;
         done
     }

@@ -92,9 +92,16 @@ impl<'g> Unit<'g> {
                 (are_images && [1, 1 - rank].contains(&node.attributes()?.int("axis", 1))).then_some(Kind::Concat)
             }
             "Split" => split(node, x, &outputs)?,
-            "Slice" => slice(node, x)?,
+            "Slice" => slice(node, x, outputs[0])?,
             _ => None,
         };
+        // A region reads nothing else in a run.
+        let names = inputs_of.iter().map(|value| value.name()).collect::<Result<Vec<_>>>()?;
+        for value in inputs.into_iter().flatten() {
+            if value.constant()?.is_none() && !names.contains(&value.name()?) {
+                return Ok(None);
+            }
+        }
         let stands_alone = false;
         Ok(kind.map(|kind| Self { nodes: vec![node], inputs: inputs_of, outputs, kind, stands_alone }))
     }
@@ -124,8 +131,7 @@ fn is_vector(value: Value<'_>) -> Result<bool> {
     Ok(dims(value)?.is_some_and(|dims| dims.len() > 2 && dims[2..].iter().all(|size| *size == Some(1))))
 }
 
-/// Whether `by` has the shape of `x`, or one number for each of its channels; what is unknown must be equal in
-/// both by name.
+/// Whether `by` has one number for each channel of `x`, or may well have its shape.
 fn may_multiply(x: Value<'_>, by: Value<'_>) -> Result<bool> {
     let (Some(of_x), Some(of_by)) = (x.tensor_type()?, by.tensor_type()?) else { return Ok(false) };
     let (Some(x_dims), Some(by_dims)) = (&of_x.dims, &of_by.dims) else { return Ok(false) };
@@ -170,7 +176,7 @@ fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Opti
 }
 
 /// A Slice of channels by constants, one after the other.
-fn slice<'g>(node: Node<'g>, x: Value<'g>) -> Result<Option<Kind<'g>>> {
+fn slice<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>) -> Result<Option<Kind<'g>>> {
     let Some(all) = channels(x)? else { return Ok(None) };
     let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
     let (starts, ends) = (ints(node, "starts", 1)?, ints(node, "ends", 2)?);
@@ -185,7 +191,8 @@ fn slice<'g>(node: Node<'g>, x: Value<'g>) -> Result<Option<Kind<'g>>> {
     let place =
         |at: i64| if at < 0 { at.saturating_add(all as i64).max(0) as usize } else { at.min(all as i64) as usize };
     let (first, end) = (place(*start), place(*end));
-    Ok((first < end).then(|| Kind::Split { first, counts: vec![end - first] }))
+    let is_told = first < end && channels(y)? == Some(end - first);
+    Ok(is_told.then(|| Kind::Split { first, counts: vec![end - first] }))
 }
 
 /// A maximum or mean over windows.
@@ -243,35 +250,69 @@ impl Pool {
             return Ok(None);
         }
         attributes.remove(&["ceil_mode", "count_include_pad", "storage_order"]);
+        if has_auto_pad {
+            attributes.remove(&["pads"]);
+        }
         attributes.set("group", AttributeValue::Int(channels as i64));
-        Ok(Some(Self { mean, window: Some(Window { attributes, kernel, ceils }), channels }))
+        let window = Window { attributes, kernel, ceils };
+        // onnxruntime pads otherwise there.
+        let is_odd =
+            |axis: usize| window.of("dilations", axis, 1) != 1 || window.kernel[axis] < window.of("strides", axis, 1);
+        if has_auto_pad && (0..window.kernel.len()).any(is_odd) {
+            return Ok(None);
+        }
+        let pool = Self { mean, window: Some(window), channels };
+        let fits = x.tensor_type()?.and_then(|ty| ty.shape()).is_none_or(|shape| pool.geometry(&shape).is_ok());
+        Ok(fits.then_some(pool))
     }
 
     /// The depthwise convolution that has these windows.
     pub(crate) fn geometry(&self, x_shape: &[usize]) -> std::result::Result<Geometry, Error> {
-        let Some(Window { attributes, kernel, ceils }) = &self.window else {
+        let Some(window @ Window { attributes, kernel, ceils }) = &self.window else {
             let sizes = [self.channels, 1].iter().chain(&x_shape[2..]).copied().collect::<Vec<_>>();
             return convoke::Conv::new(sizes).group(self.channels as i64).geometry(x_shape);
         };
         let w_dims: Vec<i64> = [self.channels as i64, 1].iter().chain(kernel).copied().collect();
-        let geometry = |attributes: &Attributes| {
-            Operator::from_attributes("Conv", VERSION, &attributes.for_convoke(), &w_dims)?.geometry(x_shape)
-        };
-        let floor = geometry(attributes)?;
-        if !ceils {
-            return Ok(floor);
-        }
-        // As much padding more behind X as the last window lacks, if it begins inside X or the padding before it.
-        let lacks = floor.axes.iter().map(|axis| {
-            let padded = axis.input + axis.pad_begin + axis.pad_end;
-            let rest = (padded - axis.effective_kernel()) % axis.stride;
-            let begins_inside = axis.output * axis.stride < axis.input + axis.pad_begin;
-            (axis.pad_begin, axis.pad_end + if rest > 0 && begins_inside { axis.stride - rest } else { 0 })
-        });
-        let (begins, ends): (Vec<_>, Vec<_>) = lacks.map(|(begin, end)| (begin as i64, end as i64)).unzip();
         let mut padded = attributes.clone();
-        padded.set("pads", AttributeValue::Ints([begins, ends].concat()));
-        geometry(&padded)
+        if matches!(attributes.string("auto_pad"), None | Some("" | "NOTSET")) {
+            let sizes = x_shape.iter().skip(2).enumerate();
+            let pads = sizes.map(|(axis, size)| window.pads(axis, *size as i64, *ceils));
+            let (begins, ends): (Vec<_>, Vec<_>) = pads.unzip();
+            padded.set("pads", AttributeValue::Ints([begins, ends].concat()));
+        }
+        Operator::from_attributes("Conv", VERSION, &padded.for_convoke(), &w_dims)?.geometry(x_shape)
+    }
+}
+
+impl Window {
+    /// A number of an attribute that has one for each axis, or for both ends of each.
+    fn of(&self, name: &str, place: usize, default: i64) -> i64 {
+        match self.attributes.get(name) {
+            Some(AttributeValue::Ints(values)) => values.get(place).copied().unwrap_or(default),
+            _ => default,
+        }
+    }
+
+    /// The pads of an axis: as much more behind X as the last window lacks, if it begins inside X or the padding before
+    /// it, and as a window lacks that alone is larger than X. onnxruntime rounds its count toward zero.
+    fn pads(&self, axis: usize, size: i64, ceils: bool) -> (i64, i64) {
+        let (begin, end) = (self.of("pads", axis, 0), self.of("pads", axis + self.kernel.len(), 0));
+        let stride = self.of("strides", axis, 1).max(1);
+        let kernel = self.kernel.get(axis).copied().unwrap_or(1);
+        let reach = kernel.saturating_sub(1).saturating_mul(self.of("dilations", axis, 1)).saturating_add(1);
+        let rest = size.saturating_add(begin).saturating_add(end).saturating_sub(reach);
+        let more = match () {
+            () if rest < 0 && rest > -stride => -rest,
+            () if rest > 0
+                && ceils
+                && rest % stride > 0
+                && (rest / stride + 1).saturating_mul(stride) < size.saturating_add(begin) =>
+            {
+                stride - rest % stride
+            }
+            () => 0,
+        };
+        (begin, end.saturating_add(more))
     }
 }
 
@@ -282,6 +323,9 @@ pub(crate) struct Resize {
     place: Place,
     round: Option<Round>,
 }
+
+/// Elements of an axis of Y; more are refused.
+const MOST_SIZE: usize = 1 << 24;
 
 /// How large Y is, along both axes.
 #[derive(Debug, Clone)]
@@ -306,6 +350,8 @@ enum Round {
     PreferCeil,
     Floor,
     Ceil,
+    /// That of opset 10: the ceiling where Y is smaller than X, and the floor where it is larger.
+    OfScale,
 }
 
 /// For each element of Y along an axis, the two elements of X that it lies between, and the share of the second one.
@@ -326,7 +372,7 @@ impl Resize {
         };
         let round = match (attributes.string("mode").unwrap_or("nearest"), attributes.string("nearest_mode")) {
             ("linear", _) => None,
-            ("nearest", _) if is_old => Some(Round::Floor),
+            ("nearest", _) if is_old => Some(Round::OfScale),
             ("nearest", None | Some("round_prefer_floor")) => Some(Round::PreferFloor),
             ("nearest", Some("round_prefer_ceil")) => Some(Round::PreferCeil),
             ("nearest", Some("floor")) => Some(Round::Floor),
@@ -347,13 +393,13 @@ impl Resize {
             }
         };
         let sizes = if at_sizes == usize::MAX { None } else { ints_of(node.input(at_sizes)?)? };
-        let is_square = |size: &i64| *size > 0 && *size < 1 << 24;
+        let is_size = |size: i64| (1..MOST_SIZE as i64).contains(&size);
         let by = match (scales.as_deref(), sizes.as_deref()) {
             (Some(&[1.0, 1.0, down, along]), None) if down > 0.0 && along > 0.0 => By::Scales([down, along]),
-            (None | Some([]), Some([_, count, sizes @ ..]))
-                if sizes.iter().all(is_square) && channels(x)? == usize::try_from(*count).ok() =>
+            (None | Some([]), Some(&[_, count, height, width]))
+                if is_size(height) && is_size(width) && channels(x)? == usize::try_from(count).ok() =>
             {
-                By::Sizes([sizes[0] as usize, sizes[1] as usize])
+                By::Sizes([height as usize, width as usize])
             }
             _ => return Ok(None),
         };
@@ -363,16 +409,26 @@ impl Resize {
         Ok((matches!(by, By::Scales(_)) || is_one).then_some(Self { by, place, round }))
     }
 
-    /// The sources of both axes, for the sizes of X.
-    pub(crate) fn sources(&self, x_sizes: [usize; 2]) -> [Sources; 2] {
-        [0, 1].map(|axis| {
-            let from = x_sizes[axis];
-            let (to, scale) = match self.by {
-                By::Scales(scales) => ((from as f32 * scales[axis]).floor() as usize, scales[axis]),
-                By::Sizes(sizes) => (sizes[axis], sizes[axis] as f32 / from as f32),
+    /// The sizes of Y, for those of X; `None` if Y would be very large.
+    pub(crate) fn sizes(&self, x_sizes: [usize; 2]) -> Option<[usize; 2]> {
+        let sizes = match self.by {
+            By::Scales(scales) => [0, 1].map(|axis| (x_sizes[axis] as f32 * scales[axis]).floor() as usize),
+            By::Sizes(sizes) => sizes,
+        };
+        sizes.iter().all(|size| *size < MOST_SIZE).then_some(sizes)
+    }
+
+    /// The sources of both axes, for the sizes of X; `None` if Y would be very large.
+    pub(crate) fn sources(&self, x_sizes: [usize; 2]) -> Option<[Sources; 2]> {
+        let sizes = self.sizes(x_sizes)?;
+        Some([0, 1].map(|axis| {
+            let (from, to) = (x_sizes[axis], sizes[axis]);
+            let scale = match self.by {
+                By::Scales(scales) => scales[axis],
+                By::Sizes(_) => to as f32 / from as f32,
             };
             (0..to).map(|at| self.source(at, scale, (from, to))).collect()
-        })
+        }))
     }
 
     /// Source: ONNX's specification of Resize, in floats, as onnxruntime computes it.
@@ -395,7 +451,8 @@ impl Resize {
             // Half of the way is nearer to the floor.
             Round::PreferFloor if place == place.floor() + 0.5 => place.floor(),
             Round::PreferFloor | Round::PreferCeil => place.round(),
-            Round::Floor => place.floor(),
+            Round::OfScale if scale < 1.0 => place.ceil(),
+            Round::Floor | Round::OfScale => place.floor(),
             Round::Ceil => place.ceil(),
         };
         let nearest = (nearest.max(0.0) as usize).min(last);
