@@ -301,6 +301,9 @@ class Graph:
 
     def MaxPool(self, x):
         attributes, sizes = self.window(x, self.opset > 9)
+        # The old release makes one node of it and a Pad in front, whose pads are then no zeros or too large.
+        if IS_OLD and any(node.op_type == "Pad" and x.name in node.output for node in self.nodes):
+            return self.Relu(x)
         # onnxruntime has none of double in opset 7, and takes what is not a number for the lowest one.
         if (self.kind is np.float64 and self.opset < 8) or self.odd is not None:
             return self.Relu(x)
@@ -436,9 +439,7 @@ def check(seed):
         made = session(graph.model(graph.kind, False), level=level, pool=threads, **chosen)
         got = [made.run(None, {name: value.astype(graph.kind) for name, value in feeds.items()}) for feeds in graph.feeds]
     except Exception as error:
-        # Some releases of onnxruntime run some of what is damaged. This one joins a Pad and a MaxPool that then has too large pads.
-        if IS_OLD and "Pad should be smaller than kernel" in str(error):
-            return None
+        # Some releases of onnxruntime run some of what is damaged.
         if expected and graph.damage is None and not is_refused(graph, level):
             raise AssertionError(f"{setting}: {error}") from error
         return None
