@@ -8,7 +8,7 @@ use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
-use crate::region::{Region, is_worthwhile, regions};
+use crate::region::{Region, Takes, is_worthwhile, regions};
 use crate::session::Session;
 
 /// Nodes that are compiled together.
@@ -88,7 +88,7 @@ impl<'g> Claim<'g> {
 /// of a sentence, why a convolution is left alone, and why a node is not part of a layer.
 pub(crate) fn claims<'g>(
     nodes: &[Node<'g>],
-    takes: &dyn Fn(&Region<'g>) -> Result<bool>,
+    takes: Takes<'_, 'g>,
     tell: &mut dyn FnMut(Level, Node<'g>, String) -> Result<()>,
 ) -> Result<Vec<Claim<'g>>> {
     let mut finder = Finder::new(nodes)?;
@@ -173,8 +173,7 @@ impl<'g> Layers<'g> {
 /// The only claim of the graph of a fused node.
 pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>], session: &Session) -> Result<Claim<'g>> {
     // As the graph's claims were found; but a part of a graph may be estimated otherwise than as it was in all of it.
-    let takes: [&dyn Fn(&Region<'g>) -> Result<bool>; 3] =
-        [&|region| is_worthwhile(session, region), &|_| Ok(false), &|_| Ok(true)];
+    let takes: [Takes<'_, 'g>; 3] = [&|region| is_worthwhile(session, region), &|_| Ok(false), &|_| Ok(true)];
     for takes in takes {
         let mut found = claims(nodes, takes, &mut |_, _, _| Ok(()))?;
         match (found.pop(), found.is_empty()) {

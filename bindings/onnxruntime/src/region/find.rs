@@ -30,6 +30,9 @@ impl<'g> Region<'g> {
     }
 }
 
+/// Whether a region is to be one.
+pub(crate) type Takes<'t, 'g> = &'t dyn Fn(&Region<'g>) -> Result<bool>;
+
 /// What a graph is made of: units, and nodes that are none.
 struct Part<'g> {
     unit: Option<Unit<'g>>,
@@ -44,12 +47,12 @@ struct Part<'g> {
 }
 
 /// The regions of a graph, of the layers that are found in it and of other nodes. Returns the layers that
-/// are in none, too. `takes` says whether a region is to be one.
+/// are in none, too.
 pub(crate) fn regions<'g>(
     nodes: &[Node<'g>],
     finder: &Finder<'g>,
     layers: Vec<Fusion<'g>>,
-    takes: &dyn Fn(&Region<'g>) -> Result<bool>,
+    takes: Takes<'_, 'g>,
 ) -> Result<(Vec<Region<'g>>, Vec<Fusion<'g>>)> {
     let (mut units, mut rest) = (Vec::new(), Vec::new());
     for layer in layers {

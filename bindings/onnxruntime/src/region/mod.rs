@@ -18,5 +18,5 @@ mod steps;
 mod unit;
 
 pub(crate) use compile::read;
-pub(crate) use find::{Region, regions};
+pub(crate) use find::{Region, Takes, regions};
 pub(crate) use layouts::is_worthwhile;
