@@ -298,3 +298,21 @@ def test_regions_of_float16_compute_in_float(name, layout):
     for one, other in zip(result.outputs, wanted):
         assert one.dtype == np.float16
         np.testing.assert_allclose(one.astype(np.float32), other, rtol=2**-10 if is_one else 2e-2, atol=2e-4 if is_one else 0.5)
+
+
+@pytest.mark.parametrize("bound", ["y", "z"])
+def test_an_output_that_is_written_first_may_have_the_memory_of_the_input(bound):
+    """Both read x, and one of them is written before the other one."""
+    pads = {"pads": [1, 1, 1, 1]}
+    nodes = [("Conv", "x w7", "v", pads), ("Conv", "v w7", "p", pads), ("Add", "p x", "y", {}), ("Conv", "v w8", "q", pads), ("Add", "q x", "z", {})]
+    made = model(nodes, {"w7": normal(6, 6, 3, 3), "w8": normal(6, 6, 3, 3)}, {"x": (1, 6, 12, 17)}, outputs=("y", "z"))
+    x = normal(1, 6, 12, 17)
+    wanted = run_plain(made, {"x": x}, NONE)
+    one, value = session(made, level=NONE, layout="last"), onnxruntime.OrtValue.ortvalue_from_numpy(x.copy())
+    assert len(layers(one)) == 1
+    binding = one.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    for name in ("y", "z"):
+        binding.bind_ortvalue_output(name, value) if name == bound else binding.bind_output(name)
+    one.run_with_iobinding(binding)
+    assert_close([output.numpy() for output in binding.get_outputs()], wanted, TOLERANCE)
