@@ -653,7 +653,7 @@ fn pads_of_both<'g>(pad: Node<'g>, layer: &Fusion<'g>) -> Result<Reasoned<(Value
 
 /// Whether a tensor that is broadcast over one of `rank` axes has a number for each channel, or one
 /// for all.
-fn is_of_channels(dims: &[i64], rank: usize) -> bool {
+pub(crate) fn is_of_channels(dims: &[i64], rank: usize) -> bool {
     // Broadcasting aligns the last axes; the channels are the second axis of `rank`.
     let mut from_last = dims.iter().rev().enumerate();
     rank >= 3 && dims.len() <= rank && from_last.all(|(i, size)| *size == 1 || i + 2 == rank)
@@ -674,10 +674,7 @@ fn pad_of_zeros(pad: Node<'_>) -> Result<Option<Vec<i64>>> {
         None => true,
         Some(value) => value.scalar()? == Some(0.0),
     };
-    let ints = |at: usize| -> Result<Option<_>> {
-        let tensor = pad.input(at)?.map(Value::constant).transpose()?.flatten();
-        Ok(tensor.map(|tensor| tensor.ints()).transpose()?.flatten())
-    };
+    let ints = |at: usize| -> Result<Option<_>> { Ok(pad.input(at)?.map(Value::ints).transpose()?.flatten()) };
     let pads = if is_zero { ints(1)? } else { None };
     if pad.input(3)?.is_none() {
         return Ok(pads.map(<[_]>::to_vec));

@@ -402,6 +402,11 @@ impl<'g> Value<'g> {
         Ok(Some(unsafe { Tensor::new(self.api, required(value, "constant")?)? }))
     }
 
+    /// The constant's elements, if they are integers of 64 bits.
+    pub(crate) fn ints(self) -> Result<Option<&'g [i64]>> {
+        Ok(self.constant()?.map(|tensor| tensor.ints()).transpose()?.flatten())
+    }
+
     /// The constant's only element, as a float.
     pub(crate) fn scalar(self) -> Result<Option<f64>> {
         let Some(tensor) = self.constant()? else { return Ok(None) };

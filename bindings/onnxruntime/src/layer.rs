@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
-use convoke::{Accuracy, Activation, Conv, Layout, Operator, PackedWeights, Plan, Planner, Threads};
+use convoke::{Accuracy, Activation, Layout, Operator, PackedWeights, Plan, Planner, Threads};
 use lru::LruCache;
 
 use crate::api::{Failure, Level, Result, lock};
@@ -285,10 +285,9 @@ impl<T: Scalar> Packed<T> {
     }
 
     /// A layer that moves a tensor from a layout to another one: a depthwise convolution of one tap, 1.
-    pub(crate) fn converting(session: &Arc<Session>, channels: usize, rank: usize, [x, y]: [Layout; 2]) -> Self {
-        let mut w_shape = vec![1; rank];
-        w_shape[0] = channels;
-        let operator = Operator::from(Conv::new(w_shape).group(channels as i64)).layouts(x, y);
+    pub(crate) fn converting(session: &Arc<Session>, channels: usize, rank: usize, layouts: [Layout; 2]) -> Self {
+        let [x, y] = layouts;
+        let operator = sum::of_ones(channels, rank, layouts);
         let constants = Constants { w: vec![T::of(1.0); channels].into(), bias: None };
         let weights = PackedLayer::of_any_size(session.planner(), operator.clone(), constants);
         let title = format!("{channels} channels from {x} to {y}");

@@ -46,19 +46,23 @@ pub(crate) fn conv<T: Scalar>(
     Ok(planner.clone().packed_for(packed).plan(operator.clone(), x_shape)?)
 }
 
+/// A depthwise convolution of one tap for tensors of so many axes. Its weights are 1 for each channel.
+pub(crate) fn of_ones(channels: usize, rank: usize, [x, y]: [Layout; 2]) -> Operator {
+    let mut w_shape = vec![1; rank];
+    w_shape[0] = channels;
+    Conv::new(w_shape).group(channels as i64).layouts(x, y).into()
+}
+
 /// A plan that adds two tensors of a shape, by a convolution with one tap of 1 and a residual, and its
 /// weights.
 pub(crate) fn add<T: Scalar>(
     planner: &Planner,
     activation: Activation,
     shape: &[usize],
-    [x, y]: [Layout; 2],
+    layouts: [Layout; 2],
 ) -> Result<(Plan<T>, PackedWeights<T>)> {
     let channels = shape[1];
-    let mut w_shape = vec![1; shape.len()];
-    w_shape[0] = channels;
-    let conv = Conv::new(w_shape).group(channels as i64).layouts(x, y);
-    let plan = planner.clone().activation(activation).plan(conv, shape)?;
+    let plan = planner.clone().activation(activation).plan(of_ones(channels, shape.len(), layouts), shape)?;
     let packed = plan.pack(&vec![T::of(1.0); channels], None)?;
     Ok((plan, packed))
 }

@@ -11,14 +11,11 @@ use crate::graph::{Node, Value};
 use crate::layer::{Inputs, Packed, Packing, PackingConstants, read_packed};
 use crate::region::Region;
 use crate::region::find::inputs;
-use crate::region::layouts::{Choice, Layouts};
+use crate::region::layouts::{Choice, FIRST, LAST, Layouts};
 use crate::region::run::RegionLayer;
 use crate::region::steps::{Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Kind, channels, dims};
 use crate::session::Session;
-
-const FIRST: Layout = Layout::ChannelsFirst;
-const LAST: Layout = Layout::ChannelsLast;
 
 /// The steps of a region while its layers are not packed.
 enum Reading<'g> {

@@ -1,6 +1,6 @@
 //! Which nodes of a graph are computed together, with channels last between them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use convoke::DType;
 
@@ -113,7 +113,7 @@ fn is_layer_of_region(layer: &Fusion<'_>) -> Result<bool> {
 fn parts<'g>(nodes: &[Node<'g>], units: Vec<Unit<'g>>) -> Result<Vec<Part<'g>>> {
     let places: HashMap<Node<'g>, usize> = nodes.iter().enumerate().map(|(i, node)| (*node, i)).collect();
     let place = |node: &Node<'g>| places.get(node).copied().unwrap_or(usize::MAX);
-    let taken: std::collections::HashSet<_> = units.iter().flat_map(|unit| unit.nodes.clone()).collect();
+    let taken: HashSet<_> = units.iter().flat_map(|unit| unit.nodes.clone()).collect();
     let alone = nodes.iter().filter(|node| !taken.contains(node)).map(|node| (None, vec![*node]));
     let of_units = units.into_iter().map(|unit| {
         let nodes = unit.nodes.clone();
@@ -181,17 +181,15 @@ fn root(parts: &[Part<'_>], mut i: usize) -> usize {
 
 /// The values that a region reads and does not compute, each once.
 pub(crate) fn inputs<'g>(region: &Region<'g>) -> Result<Vec<Value<'g>>> {
-    let (mut known, mut inputs) = (Vec::new(), Vec::new());
+    let (mut known, mut inputs) = (HashSet::new(), Vec::new());
     for unit in &region.units {
         for value in &unit.inputs {
-            let name = value.name()?;
-            if !known.contains(&name) {
-                known.push(name);
+            if known.insert(value.name()?) {
                 inputs.push(*value);
             }
         }
         for value in &unit.outputs {
-            known.push(value.name()?);
+            known.insert(value.name()?);
         }
     }
     Ok(inputs)

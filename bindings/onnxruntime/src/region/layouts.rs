@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use convoke::{Activation, Conv, DType, Layout, Operator};
+use convoke::{Activation, DType, Layout};
 
 use crate::api::{Level, Result};
 use crate::fusion::Fusion;
@@ -13,12 +13,13 @@ use crate::options;
 use crate::region::find::{Region, inputs};
 use crate::region::unit::{Kind, Unit, channels, dims};
 use crate::session::Session;
+use crate::sum;
 
 /// The layouts of X and Y.
 pub(crate) type Layouts = [Layout; 2];
 
-const FIRST: Layout = Layout::ChannelsFirst;
-const LAST: Layout = Layout::ChannelsLast;
+pub(crate) const FIRST: Layout = Layout::ChannelsFirst;
+pub(crate) const LAST: Layout = Layout::ChannelsLast;
 
 /// What is picked for a region.
 pub(crate) struct Choice {
@@ -215,9 +216,7 @@ fn estimate(
 /// mostly comes from memory or goes there, which takes twice as long.
 fn conversion(session: &Session, shape: &[usize], to: Layout) -> f64 {
     let from = if to == FIRST { LAST } else { FIRST };
-    let mut w_shape = vec![1; shape.len()];
-    w_shape[0] = shape[1];
-    let operator = Operator::from(Conv::new(w_shape).group(shape[1] as i64)).layouts(from, to);
+    let operator = sum::of_ones(shape[1], shape.len(), [from, to]);
     2.0 * session.estimate(DType::F32, operator, Activation::None, shape).unwrap_or(f64::INFINITY)
 }
 

@@ -17,7 +17,7 @@ use crate::region::steps::{Memory, Step, Tensor};
 use crate::run::{Run, overlaps};
 use crate::session::{Buffer, Session};
 use crate::sum;
-use crate::weights::{MOST_PLANS, Planned};
+use crate::weights::MOST_PLANS;
 
 type ProgramsByShapes = LruCache<Vec<Vec<usize>>, Arc<Program>>;
 
@@ -165,7 +165,7 @@ impl TensorsOfRun<'_> {
                 // SAFETY: it is room for so many elements, onnxruntime's or a buffer's. Nothing else has this memory:
                 // inputs that share it were copied, and no act reads an output.
                 let y = unsafe { y.as_mut() };
-                self.layer(act, |x, packed| convoke::Run::uninit(x, packed, y))
+                self.layer(act, |_, x, packed| convoke::Run::uninit(x, packed, y))
             }
             Place::Pixels { buffer, first, pixel } => self.fill_buffer(act, buffer, first, Some(pixel)),
             Place::Planes { buffer, .. } => self.fill_buffer(act, buffer, 0, None),
@@ -186,7 +186,7 @@ impl TensorsOfRun<'_> {
     fn layer<'s, 'y>(
         &'s self,
         act: &'s Act,
-        into: impl FnOnce(&'s [f32], &'s PackedWeights<f32>) -> convoke::Run<'s, 'y, f32>,
+        into: impl FnOnce(&Plan<f32>, &'s [f32], &'s PackedWeights<f32>) -> convoke::Run<'s, 'y, f32>,
     ) -> Result<()> {
         let (plan, packed) = match &act.what {
             What::Layer(planned) => (&*planned.plan, planned.cache.packed()),
@@ -195,7 +195,7 @@ impl TensorsOfRun<'_> {
         };
         let (x, pixel) = self.read(act.reads[0])?;
         let residual = act.reads.get(1).map(|tensor| self.read(*tensor)).transpose()?;
-        let mut what = into(x, packed).x_pixel_stride(pixel);
+        let mut what = into(plan, x, packed).x_pixel_stride(pixel);
         if let Some((residual, pixel)) = residual {
             what = what.residual(Some(residual)).residual_pixel_stride(pixel);
         }
@@ -212,10 +212,13 @@ impl TensorsOfRun<'_> {
             });
         };
         match &act.what {
-            What::Layer(Planned { plan, .. }) => {
-                return self.layer(act, |x, packed| into_buffer(x, packed, plan, y, step));
+            What::Layer(_) | What::Add(_) => {
+                return self.layer(act, |plan, x, packed| {
+                    // A buffer may be longer than Y.
+                    let len = if step.is_some() { y.len() } else { plan.geometry().output_len() };
+                    convoke::Run::new(x, packed, &mut y[..len]).y_pixel_stride(step)
+                });
             }
-            What::Add(add) => return self.layer(act, |x, packed| into_buffer(x, packed, &add.0, y, step)),
             What::Pool(windows) => {
                 let (x, pixels) = (x(windows.channels)?, windows.pixels());
                 share(pixels, windows.channels, y, &|part| passes::pool(x, windows, part));
@@ -250,16 +253,4 @@ impl TensorsOfRun<'_> {
         }
         Ok(())
     }
-}
-
-/// A run that writes a buffer, which may be longer than Y.
-fn into_buffer<'a, 'y>(
-    x: &'a [f32],
-    packed: &'a PackedWeights<f32>,
-    plan: &Plan<f32>,
-    y: &'y mut [f32],
-    step: Option<usize>,
-) -> convoke::Run<'a, 'y, f32> {
-    let len = if step.is_some() { y.len() } else { plan.geometry().output_len() };
-    convoke::Run::new(x, packed, &mut y[..len]).y_pixel_stride(step)
 }

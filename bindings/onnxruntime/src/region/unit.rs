@@ -5,7 +5,7 @@ use std::sync::Arc;
 use convoke::{DType, Error, Geometry, Operator};
 
 use crate::api::Result;
-use crate::fusion::{Fusion, VERSION};
+use crate::fusion::{Fusion, VERSION, is_of_channels};
 use crate::graph::{AttributeValue, Attributes, Node, Value};
 
 /// Nodes that are computed in one step.
@@ -144,25 +144,22 @@ fn may_multiply(x: Value<'_>, by: Value<'_>) -> Result<bool> {
 /// The slopes of a PRelu, if there is one for each channel of X.
 fn slopes(x: Value<'_>, slope: Value<'_>) -> Result<Option<Arc<[f32]>>> {
     let (Some(dims), Some(tensor)) = (dims(x)?, slope.constant()?) else { return Ok(None) };
-    // Broadcasting aligns the last axes.
-    let mut sizes = tensor.dims().iter().rev().enumerate();
-    let are_of_channels = tensor.dims().len() <= dims.len() && sizes.all(|(i, size)| *size == 1 || i + 2 == dims.len());
-    let floats = tensor.floats()?.filter(|floats| are_of_channels && Some(floats.len()) == dims[1]);
+    let is_one_each = |floats: &Vec<f64>| is_of_channels(tensor.dims(), dims.len()) && Some(floats.len()) == dims[1];
+    let floats = tensor.floats()?.filter(is_one_each);
     Ok(floats.map(|floats| floats.into_iter().map(|slope| slope as f32).collect()))
-}
-
-/// What a constant tensor of integers holds.
-fn ints_of(value: Option<Value<'_>>) -> Result<Option<Vec<i64>>> {
-    let tensor = value.map(Value::constant).transpose()?.flatten();
-    Ok(tensor.map(|tensor| tensor.ints()).transpose()?.flatten().map(<[i64]>::to_vec))
 }
 
 /// Integers that are an attribute, or in newer opsets an input.
 fn ints(node: Node<'_>, name: &str, input: usize) -> Result<Option<Vec<i64>>> {
     match node.attributes()?.get(name) {
         Some(AttributeValue::Ints(values)) => Ok(Some(values.clone())),
-        _ => ints_of(node.input(input)?),
+        _ => ints_of_input(node, input),
     }
+}
+
+/// The integers of a constant input.
+fn ints_of_input(node: Node<'_>, input: usize) -> Result<Option<Vec<i64>>> {
+    Ok(node.input(input)?.map(Value::ints).transpose()?.flatten().map(<[i64]>::to_vec))
 }
 
 /// A Split of channels, into counts that are known.
@@ -180,7 +177,7 @@ fn slice<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>) -> Result<Option<Kind<'
     let Some(all) = channels(x)? else { return Ok(None) };
     let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
     let (starts, ends) = (ints(node, "starts", 1)?, ints(node, "ends", 2)?);
-    let (axes, steps) = (ints(node, "axes", 3)?, ints_of(node.input(4)?)?);
+    let (axes, steps) = (ints(node, "axes", 3)?, ints_of_input(node, 4)?);
     let (Some([start]), Some([end]), Some([axis])) = (starts.as_deref(), ends.as_deref(), axes.as_deref()) else {
         return Ok(None);
     };
@@ -392,7 +389,7 @@ impl Resize {
                 floats.map(|floats| floats.into_iter().map(|scale| scale as f32).collect())
             }
         };
-        let sizes = if at_sizes == usize::MAX { None } else { ints_of(node.input(at_sizes)?)? };
+        let sizes = if at_sizes == usize::MAX { None } else { ints_of_input(node, at_sizes)? };
         let is_size = |size: i64| (1..MOST_SIZE as i64).contains(&size);
         let by = match (scales.as_deref(), sizes.as_deref()) {
             (Some(&[1.0, 1.0, down, along]), None) if down > 0.0 && along > 0.0 => By::Scales([down, along]),
