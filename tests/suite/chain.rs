@@ -236,6 +236,7 @@ fn an_x_without_channels_in_a_chain_may_have_any_pixel_stride() {
 }
 
 /// The rows of strips are listed, and must not take memory by the size of X.
+#[cfg(target_pointer_width = "64")]
 #[test]
 fn a_chain_of_absurdly_many_rows_has_few_strips() {
     let layer = || (last(Conv::new([1, 1, 1, 1])), Activation::None);

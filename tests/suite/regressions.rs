@@ -25,6 +25,7 @@ fn check(layer: &Layer) {
 }
 
 /// The same of a layer with sizes so large that algorithms may refuse it, though not all of them.
+#[cfg(target_pointer_width = "64")]
 fn check_huge(layer: &Layer) {
     let geometry = layer.geometry();
     let operands = Operands::<f32>::uniform(&geometry, 1).with_bias(&geometry);
