@@ -62,7 +62,7 @@ pub use half;
 pub use interleave::InterleaveKernel;
 pub use isa::Isa;
 pub use pixel::{PixelEpilogue, PixelInput, PixelKernel, PixelTaps};
-pub use pixel_depthwise::{DepthwisePixelKernel, MOST_GROUP};
+pub use pixel_depthwise::{DepthwisePixelKernel, MOST_GROUP, PixelColumns, PixelRows};
 pub use real::Real;
 /// Where gathered positions go.
 pub use ukernel::RowOffsets as Slots;

@@ -22,8 +22,6 @@ pub struct PixelTaps<'a> {
     /// Taps of a tile, and entries from one tile to the next.
     pub(crate) taps: usize,
     pub(crate) step: usize,
-    /// Neighbouring taps of which each reads the pixels of the one before, one pixel further on. 1 if none do.
-    pub(crate) shifted: usize,
     /// The greatest number of a tap, and the furthest place in X.
     pub(crate) last: usize,
     pub(crate) furthest: usize,
@@ -58,14 +56,7 @@ impl<'a> PixelTaps<'a> {
         let (last, furthest, step) = (last as usize, furthest as usize, entries.len() / tiles.max(1));
         let taps = step / (1 + pixels);
         let reads_zeros = any >= Self::ZEROS;
-        Self { entries, tiles, pixels, repeats: 1, shift: 0, taps, step, shifted: 1, last, furthest, reads_zeros }
-    }
-
-    /// Promises that of each `taps` neighbouring taps of a tile, every one reads at pixel i what the one before reads
-    /// at pixel i + 1: the taps of a row. So a kernel may load each pixel once. Otherwise its sums are wrong.
-    #[must_use]
-    pub fn shifted(self, taps: usize) -> Self {
-        Self { shifted: taps, ..self }
+        Self { entries, tiles, pixels, repeats: 1, shift: 0, taps, step, last, furthest, reads_zeros }
     }
 
     /// Takes all tiles `repeats` times, one time behind the other. Each time, their places but those of zeros are

@@ -1,32 +1,122 @@
 //! Kernels for tensors whose channels are neighbours and whose groups have few channels, such as depthwise layers:
 //! descriptors, raw arguments, and the safe call.
 
-use crate::dest::Dest;
+use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::pixel::{PixelEpilogue, PixelInput, PixelStore};
+use crate::pixel::{PixelEpilogue, PixelStore, PixelTaps};
 use crate::simd::Simd;
 use crate::ukernel::common_getters;
 use crate::{Isa, Real};
 
+/// Which columns of a row of X the pixels of a row of Y read: pixel i reads, through tap k, column
+/// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are zeros.
+#[derive(Debug, Clone, Copy)]
+pub struct PixelColumns {
+    /// The column of pixel 0 through tap 0.
+    pub first: isize,
+    /// Columns from one pixel to the next.
+    pub advance: usize,
+    /// Taps of a row of the kernel.
+    pub taps: usize,
+    /// Columns from one tap to the next.
+    pub spacing: usize,
+    /// From the number of one tap to that of the next.
+    pub step: isize,
+    /// Columns of X.
+    pub count: usize,
+    /// Elements from one column to the next.
+    pub pixel: usize,
+}
+
+impl PixelColumns {
+    /// Whether some pixels, one more pixel and tap, and all columns that there are, lie less than half of the address
+    /// space away from column 0.
+    fn are_in_reach<T>(&self, pixels: usize) -> bool {
+        let end = || {
+            let pixels = pixels.max(1).checked_mul(self.advance)?;
+            let taps = self.taps.max(1).checked_mul(self.spacing)?;
+            self.first.checked_add_unsigned(pixels)?.checked_add_unsigned(taps)
+        };
+        let pixel = self.pixel.max(1).checked_mul(size_of::<T>());
+        let bytes = |column: isize| column.checked_mul(isize::try_from(pixel?).ok()?);
+        let columns = [Some(self.first), end(), isize::try_from(self.count).ok()];
+        columns.into_iter().all(|column| column.and_then(bytes).is_some())
+    }
+}
+
+/// The operand X of some tiles in some rows of pixels.
+#[derive(Debug, Clone, Copy)]
+pub struct PixelRows<'a, T> {
+    /// The first channel of the block. A place is an index into it.
+    pub x: &'a [T],
+    /// At least as many zeros as the block has channels.
+    pub zeros: &'a [T],
+    /// Channels of the block, which are neighbours in a pixel.
+    pub channels: usize,
+    /// Rows of pixels.
+    pub rows: usize,
+    /// Pixels from one row of Y to the next.
+    pub width: usize,
+    /// Tiles of a row.
+    pub tiles: usize,
+    /// The pixel of a row that its first tile begins with.
+    pub from: usize,
+    /// The number of the first tap of each row of the kernel.
+    pub numbers: &'a [u32],
+    /// For each row of pixels and each row of the kernel: where column 0 is in X. A row at
+    /// [`ZEROS`](PixelTaps::ZEROS) or behind it is padding.
+    pub places: &'a [u32],
+    /// What a row of pixels reads of a row of X.
+    pub columns: PixelColumns,
+}
+
+impl<T> PixelRows<'_, T> {
+    /// Asserts that kernels for tiles of `mr` pixels can read X, and weights for groups of `group` channels. Returns
+    /// the pixels of Y up to the last one.
+    #[inline(always)]
+    fn checked_pixels(&self, mr: usize, (w, group): (&[T], usize)) -> usize {
+        let Self { x, zeros, channels, rows, width, tiles, from, numbers, places, columns } = *self;
+        assert!(places.len() == rows.saturating_mul(numbers.len()), "each row has a place for each row of the kernel");
+        assert!(zeros.len() >= channels, "too few zeros");
+        let of_row = tiles.saturating_mul(mr).saturating_add(from);
+        assert!(columns.are_in_reach::<T>(of_row), "columns are too far away");
+        assert!(columns.pixel > 0 || columns.count == 0, "columns of X are in the same place");
+        let furthest = places.iter().filter(|place| **place < PixelTaps::ZEROS).max();
+        if let Some(furthest) = furthest.filter(|_| columns.count > 0) {
+            let end = end(columns.count, columns.pixel, channels).saturating_add(*furthest as usize);
+            assert!(end <= x.len(), "a row ends beyond the slice of X");
+        }
+        let numbers = if columns.taps > 0 { numbers } else { &[] };
+        let more = isize::try_from(columns.taps).ok().and_then(|taps| columns.step.checked_mul(taps - 1));
+        for number in numbers {
+            let first = *number as usize;
+            let last = more.and_then(|more| first.checked_add_signed(more)).expect("numbers of taps overflow");
+            let rows = first.max(last).saturating_add(1);
+            assert!(rows.saturating_mul(group).saturating_mul(channels) <= w.len(), "too few weights");
+        }
+        if rows == 0 || tiles == 0 { 0 } else { end(rows, width, of_row) }
+    }
+}
+
 /// Raw arguments of a kernel for tiles of `MR` pixels.
 ///
-/// Memory: `entries` is readable for `taps * (1 + MR)` elements, and behind `step` elements for each further
-/// tile again. The tiles are read `repeats` times, X `shift` elements further on each time. For each tap, `w + number *
-/// group * channels` is readable for `group * channels` elements, and `x + place` for `channels` for each place below
-/// [`PixelTaps::ZEROS`](crate::PixelTaps::ZEROS). If there are other places, so is `zeros`. `store` is valid as
-/// [`PixelStore`] states, and has the channels. If `group` is above 1, it divides the lanes of a vector, and `spread`
-/// has, for each channel of a group, the [words](Simd::permute) of a vector whose groups are that channel alone.
+/// Memory: `numbers` is readable for `row_taps` elements, and `places` for as many of each row. For each place below
+/// [`PixelTaps::ZEROS`], `x + place + column * columns.pixel` is readable for `channels` elements for each of the
+/// columns that there are, and so is `zeros`. For each tap, `w + number * group * channels` is readable for
+/// `group * channels`. `store` is valid as [`PixelStore`] states, and has the channels. If `group` is above 1, it
+/// divides the lanes of a vector, and `spread` has, for each channel of a group, the [words](Simd::permute) of a vector
+/// whose groups are that channel alone.
 pub(crate) struct DepthwisePixelArgs<T> {
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
     pub(crate) tiles: usize,
-    pub(crate) repeats: usize,
-    pub(crate) shift: usize,
+    pub(crate) from: usize,
     pub(crate) x: *const T,
     pub(crate) zeros: *const T,
-    pub(crate) entries: *const u32,
-    pub(crate) taps: usize,
-    pub(crate) step: usize,
-    /// Any number: that of [`PixelTaps::shifted`](crate::PixelTaps::shifted).
-    pub(crate) shifted: usize,
+    pub(crate) numbers: *const u32,
+    pub(crate) places: *const u32,
+    pub(crate) row_taps: usize,
+    pub(crate) columns: PixelColumns,
     pub(crate) w: *const T,
     /// Channels of a group.
     pub(crate) group: usize,
@@ -88,24 +178,24 @@ impl<T: Real> DepthwisePixelKernel<T> {
     }
 
     /// Computes all tiles of `x`, in groups of `group` channels. The channels of a group of Y read those of the same
-    /// group of X. The channels of pixel i go, `activation(sum + bias + residual)`, to `y[i * ld..]`.
+    /// group of X. The channels of pixel i of row r go, `activation(sum + bias + residual)`, to
+    /// `y[(r * width + i) * ld..]`.
     ///
     /// `w` has the weights, as `[taps][group][channels]`: those of the first channel of X in each group, then those of
-    /// the second. `x.taps` may serve many calls, which saves checking it.
+    /// the second.
     ///
     /// # Panics
-    /// If a slice is too short, the table is for tiles of another size, pixels of Y overlap, or the kernel does not
-    /// [take](Self::takes_groups) such groups.
+    /// If a slice is too short, pixels of Y overlap, or the kernel does not [take](Self::takes_groups) such groups.
     pub fn run(
         &self,
-        x: &PixelInput<'_, T>,
+        x: &PixelRows<'_, T>,
         (w, group): (&[T], usize),
         y: &mut Dest<'_, T>,
         ld: usize,
         epilogue: &PixelEpilogue<'_, T>,
     ) {
         assert!(self.takes_groups(group), "the kernel does not take groups of so many channels");
-        assert!(w.len() >= x.checked_rows(self.mr).saturating_mul(group), "too few weights");
+        let pixels = x.checked_pixels(self.mr, (w, group));
         let words;
         let spread = if group > 1 {
             words = spread::<T>(group, self.lanes);
@@ -113,21 +203,24 @@ impl<T: Real> DepthwisePixelKernel<T> {
         } else {
             core::ptr::null()
         };
-        let PixelInput { x, zeros, channels, taps } = *x;
-        let store = epilogue.checked(y, ld, taps.all_pixels(), channels);
+        let PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns } = *x;
+        let store = epilogue.checked(y, ld, pixels, channels);
+        assert!(rows <= 1 || tiles.saturating_mul(self.mr) <= width, "rows of Y overlap");
         if channels == 0 {
             return;
         }
         let args = DepthwisePixelArgs {
-            tiles: taps.tiles,
-            repeats: taps.repeats,
-            shift: taps.shift,
+            rows,
+            width,
+            tiles,
+            from,
             x: x.as_ptr(),
             zeros: zeros.as_ptr(),
-            entries: taps.entries.as_ptr(),
-            taps: taps.len(),
-            step: taps.step,
-            shifted: taps.shifted,
+            numbers: numbers.as_ptr(),
+            places: places.as_ptr(),
+            // Rows without taps have no weights, and their numbers are not checked.
+            row_taps: if columns.taps > 0 { numbers.len() } else { 0 },
+            columns,
             w: w.as_ptr(),
             group,
             spread,

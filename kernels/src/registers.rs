@@ -10,6 +10,15 @@ pub(crate) fn hide<T>(p: *const T) -> *const T {
     hidden
 }
 
+/// Keeps loads in order, as [`in_order`](crate::simd::Simd::in_order) asks.
+#[inline(always)]
+pub(crate) fn in_order<T>(p: *const T) -> *const T {
+    let mut hidden = p;
+    // SAFETY: no instruction. The compiler has to assume that it reads and writes memory.
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) hidden, options(nostack, preserves_flags)) };
+    hidden
+}
+
 /// Implements a part of [`Simd`](crate::simd::Simd) for a vector of the registers `$r`, by the operations of
 /// the module `$ops`.
 macro_rules! lane_wise {
@@ -46,6 +55,11 @@ macro_rules! lane_wise {
         #[inline(always)]
         fn advance(p: *const $elem, step: usize) -> *const $elem {
             crate::registers::hide(p.wrapping_add(step))
+        }
+
+        #[inline(always)]
+        fn in_order(p: *const $elem) -> *const $elem {
+            crate::registers::in_order(p)
         }
 
         #[inline(always)]

@@ -254,6 +254,13 @@ pub(crate) trait Simd: Copy {
         p.wrapping_add(step)
     }
 
+    /// `p`. Loads that stand before the call come before those from `p`, where the compiler can be told so: it
+    /// otherwise collects the loads of a loop that it has unrolled, more than the registers hold.
+    #[inline(always)]
+    fn in_order(p: *const Self::Elem) -> *const Self::Elem {
+        p
+    }
+
     /// Interleaves the lanes of `self` and `b` into two vectors: the first lanes of both, then the
     /// second lanes, ...
     fn zip(self, b: Self) -> (Self, Self);

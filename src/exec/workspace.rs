@@ -209,7 +209,9 @@ impl<'a> Arena<'a> {
         let lines = lines_for::<T>(count);
         let (head, tail) = core::mem::take(&mut self.rest).split_at_mut(lines);
         (self.rest, self.passed) = (tail, self.passed + lines);
-        &mut bytemuck::cast_slice_mut(head)[..count]
+        // Lines need not be whole numbers of values.
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(head);
+        bytemuck::cast_slice_mut(&mut bytes[..count * size_of::<T>()])
     }
 }
 
@@ -218,6 +220,15 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+
+    #[test]
+    fn values_that_do_not_divide_a_line_may_be_booked() {
+        let mut ledger = Ledger::default();
+        let (a, b) = (ledger.book::<[u64; 7]>("a", 3), ledger.book::<[u64; 7]>("b", 0));
+        let mut lines = [Line::zeroed(); 3];
+        let mut arena = Arena::new(&mut lines);
+        assert_eq!((arena.get(a).len(), arena.get(b).len()), (3, 0));
+    }
 
     #[test]
     fn booked_pieces_are_disjoint_aligned_and_as_long_as_they_were_booked() {

@@ -5,15 +5,15 @@
 //! than computed from the clock, because the clock depends on the load, on other programs and on
 //! the instruction set.
 
-use std::iter;
 use std::time::{Duration, Instant};
 
 use convoke::{DType, Isa};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::{
     ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, DepthwisePixelKernel, Dest, DirectInput,
-    DirectTable, Epilogue, FlatInput, FlatTaps, GroupedKernel, PixelEpilogue, PixelInput, PixelKernel, PixelTaps,
-    Prefetch, Real, Residual, RowOffsets, SpatialKernel, TapTable, activation_kernel, spatial_kernels,
+    DirectTable, Epilogue, FlatInput, FlatTaps, GroupedKernel, PixelColumns, PixelEpilogue, PixelInput, PixelKernel,
+    PixelRows, PixelTaps, Prefetch, Real, Residual, RowOffsets, SpatialKernel, TapTable, activation_kernel,
+    spatial_kernels,
 };
 
 use crate::data::Random;
@@ -81,7 +81,7 @@ pub fn pixel<T: Real>(kernel: &PixelKernel<T>, duration: Duration) -> f64 {
     rate(operands.flops(), duration, || operands.call(kernel))
 }
 
-/// GFLOP/s of one depthwise kernel for pixels anywhere in X, from the L1 cache: a 5x5 kernel.
+/// GFLOP/s of one depthwise kernel for channels that are neighbours, from the L1 cache: a 5x5 kernel.
 #[must_use]
 pub fn pixel_depthwise<T: Real>(kernel: &DepthwisePixelKernel<T>, duration: Duration) -> f64 {
     let mut operands = DepthwisePixels::new(kernel);
@@ -182,14 +182,17 @@ impl<T: Real> OnePixelTap<T> {
     }
 }
 
-/// Operands of a depthwise kernel for pixels anywhere in X that fit the L1 cache together: a 5x5 kernel. A call
-/// computes one tile several times, because it begins with a check of the table.
+/// Operands of a depthwise kernel for channels that are neighbours, which fit the L1 cache together: a 5x5 kernel. A
+/// call computes the same tile for several rows of Y, because it begins with checks.
 #[derive(Debug)]
 pub struct DepthwisePixels<T> {
     x: Vec<T>,
+    zeros: Vec<T>,
     w: Vec<T>,
-    /// For each tap its number, and the pixels' places.
-    table: Vec<u32>,
+    /// The number of the first tap of each row of the kernel.
+    numbers: Vec<u32>,
+    /// For each row of Y and each row of the kernel: where the row of X begins.
+    places: Vec<u32>,
     y: Vec<T>,
     bias: Vec<T>,
 }
@@ -197,27 +200,30 @@ pub struct DepthwisePixels<T> {
 impl<T: Real> DepthwisePixels<T> {
     /// Taps of the kernel along each axis.
     const TAPS: usize = 5;
-    /// Times that a call computes the tile.
-    const TIMES: usize = 8;
+    /// Rows of Y.
+    const ROWS: usize = 8;
 
     /// Operands for a kernel. X has the pixels that the tile reads, and the channels that are in registers at
     /// the same time.
     #[must_use]
     pub fn new(kernel: &DepthwisePixelKernel<T>) -> Self {
         let (mr, channels) = (kernel.mr(), kernel.nr());
-        let width = mr + Self::TAPS - 1;
-        let of_tap = |tap: usize| {
-            let first = tap / Self::TAPS * width + tap % Self::TAPS;
-            iter::once(tap).chain((first..first + mr).map(move |pixel| pixel * channels))
-        };
-        let taps = Self::TAPS * Self::TAPS;
+        let row = Self::columns(mr) * channels;
+        let rows_of = |row: usize| (0..Self::TAPS).map(|tap| (tap * row) as u32).collect::<Vec<_>>();
         Self {
-            x: values(Self::TAPS * width * channels),
-            w: values(taps * channels),
-            table: (0..taps).flat_map(of_tap).map(|entry| entry as u32).collect(),
-            y: vec![T::ZERO; Self::TIMES * mr * channels],
+            x: values(Self::TAPS * row),
+            zeros: vec![T::ZERO; channels],
+            w: values(Self::TAPS * Self::TAPS * channels),
+            numbers: rows_of(Self::TAPS),
+            places: rows_of(row).repeat(Self::ROWS),
+            y: vec![T::ZERO; Self::ROWS * mr * channels],
             bias: values(channels),
         }
+    }
+
+    /// Columns that a tile reads.
+    fn columns(mr: usize) -> usize {
+        mr + Self::TAPS - 1
     }
 
     /// Operations of a call.
@@ -228,10 +234,12 @@ impl<T: Real> DepthwisePixels<T> {
 
     /// Calls the kernel that the operands are for.
     pub fn call(&mut self, kernel: &DepthwisePixelKernel<T>) {
-        let Self { x, w, table, y, bias } = self;
-        let channels = bias.len();
-        let taps = PixelTaps::new(table, 1, kernel.mr()).repeated(Self::TIMES, 0);
-        let x = PixelInput { x, zeros: &[], channels, taps };
+        let Self { x, zeros, w, numbers, places, y, bias } = self;
+        let (mr, channels) = (kernel.mr(), bias.len());
+        let (count, pixel) = (Self::columns(mr), channels);
+        let columns = PixelColumns { first: 0, advance: 1, taps: Self::TAPS, spacing: 1, step: 1, count, pixel };
+        let (rows, width, tiles, from) = (Self::ROWS, mr, 1, 0);
+        let x = PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns };
         let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
         let epilogue = PixelEpilogue { bias, residual: Residual::NONE, residual_ld: 0, activation };
         kernel.run(&x, (w, 1), &mut Dest::from_slice(y), channels, &epilogue);

@@ -12,9 +12,9 @@ use convoke::{bf16, f16};
 use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
-    ChannelKernel, Column, Dest, Epilogue, Isa, PixelEpilogue, PixelInput, PixelTaps, Prefetch, Real, Residual,
-    RowOffsets, RowOffsetsRef, StoreMap, activation_kernel, channel_kernels, pixel_depthwise_kernels, pixel_kernels,
-    spatial_kernels, transpose,
+    ChannelKernel, Column, Dest, Epilogue, Isa, PixelColumns, PixelEpilogue, PixelInput, PixelRows, PixelTaps,
+    Prefetch, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap, activation_kernel, channel_kernels,
+    pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose,
 };
 
 use crate::with_bytes;
@@ -218,12 +218,21 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
     }
     if u.ratio(1, 3)? {
         let kernel = u.choose(pixel_depthwise_kernels::<T>(isa))?;
-        let (table, channels) = (PixelTable::new(u, kernel.mr())?, u.int_in_range(0..=2 * kernel.nr() + 1)?);
-        let group = *u.choose(&[1, 1, 2, 4, 8, 3])?;
-        let (x, zeros, w) = (near(u, 200 + channels)?, near(u, channels)?, near(u, 6 * group * channels)?);
-        let x = PixelInput { x: &x, zeros: &zeros, channels, taps: table.taps(kernel.mr()) };
-        let size = (table.pixels(kernel.mr()), channels);
-        return stored_pixels(u, isa, size, |y, ld, epilogue| kernel.run(&x, (&w, group), y, ld, epilogue));
+        let (mr, channels) = (kernel.mr(), u.int_in_range(0..=2 * kernel.nr() + 1)?);
+        let (mut tiles, group) = (RowTiles::new(u, (mr, channels))?, *u.choose(&[1, 1, 2, 4, 8, 3])?);
+        let (x, zeros) = (near(u, tiles.end_of_x(channels))?, near(u, channels)?);
+        let (w, size) = (near(u, tiles.taps() * group * channels)?, (tiles.pixels(mr), channels));
+        for _ in 0..u.int_in_range(0..=1)? {
+            tiles.claim(u)?;
+        }
+        let columns = tiles.columns;
+        if columns.taps > 1 << 16 && columns.step == 0 {
+            // Such taps share their weights, and nothing else limits their number.
+            return Ok(());
+        }
+        let RowTiles { rows, width, tiles, from, ref numbers, ref places, .. } = tiles;
+        let operand = PixelRows { x: &x, zeros: &zeros, channels, rows, width, tiles, from, numbers, places, columns };
+        return stored_pixels(u, isa, size, |y, ld, epilogue| kernel.run(&operand, (&w, group), y, ld, epilogue));
     }
     let kernel = u.choose(pixel_kernels::<T>(isa))?;
     let (mr, nr) = (kernel.mr(), kernel.nr());
@@ -286,6 +295,83 @@ impl PixelTable {
     /// Pixels of all tiles, as far as slices are made for them.
     fn pixels(&self, mr: usize) -> usize {
         self.tiles * self.repeats.min(3) * mr
+    }
+}
+
+/// Tiles of rows of pixels, and where they read X.
+struct RowTiles {
+    rows: usize,
+    width: usize,
+    tiles: usize,
+    from: usize,
+    numbers: Vec<u32>,
+    places: Vec<u32>,
+    columns: PixelColumns,
+}
+
+impl RowTiles {
+    /// Tiles of `mr` pixels that mostly can be.
+    fn new(u: &mut Unstructured<'_>, (mr, channels): (usize, usize)) -> Result<Self> {
+        let (rows, tiles, from) = (u.int_in_range(0..=3)?, u.int_in_range(0..=3)?, u.int_in_range(0..=3)?);
+        let columns = PixelColumns {
+            first: u.int_in_range(-9..=9)?,
+            advance: u.int_in_range(0..=4)?,
+            taps: u.int_in_range(0..=8)?,
+            spacing: u.int_in_range(0..=2)?,
+            step: u.int_in_range(-2..=2)?,
+            count: u.int_in_range(0..=30)?,
+            pixel: channels + u.int_in_range(0..=3)?,
+        };
+        let (mut numbers, mut places) = (Vec::new(), Vec::new());
+        for _ in 0..u.int_in_range(0..=3)? {
+            // The last tap of a row mostly has a number too.
+            let before = columns.step.min(0).unsigned_abs() * columns.taps;
+            numbers.push((before + u.int_in_range(0..=5)?) as u32 - u32::from(before > 0 && u.ratio(1, 32)?));
+        }
+        for _ in 0..rows * numbers.len() {
+            let place = u.int_in_range(0..=200)?;
+            places.push(if u.ratio(1, 4)? { PixelTaps::ZEROS + place } else { place });
+        }
+        places.truncate(places.len() - usize::from(u.ratio(1, 32)?).min(places.len()));
+        let width = (tiles * mr + u.int_in_range(0..=5)?).saturating_sub(usize::from(u.ratio(1, 32)?));
+        Ok(Self { rows, width, tiles, from, numbers, places, columns })
+    }
+
+    /// The end of the furthest row of X.
+    fn end_of_x(&self, channels: usize) -> usize {
+        let furthest = self.places.iter().filter(|place| **place < PixelTaps::ZEROS).max();
+        let end = self.columns.count.saturating_sub(1) * self.columns.pixel + channels;
+        furthest.map_or(0, |furthest| *furthest as usize + end)
+    }
+
+    /// Taps up to that of the highest number.
+    fn taps(&self) -> usize {
+        let more = self.columns.step.max(0).unsigned_abs() * self.columns.taps.saturating_sub(1);
+        self.numbers.iter().max().map_or(0, |number| *number as usize + more + 1)
+    }
+
+    /// Pixels of Y up to the last one.
+    fn pixels(&self, mr: usize) -> usize {
+        self.rows.saturating_sub(1) * self.width + self.from + self.tiles * mr
+    }
+
+    /// Puts any value in the place of one of the sizes.
+    fn claim(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let columns = &mut self.columns;
+        match u.int_in_range(0..=10)? {
+            0 => self.rows = u.arbitrary()?,
+            1 => self.width = u.arbitrary()?,
+            2 => self.tiles = u.arbitrary()?,
+            3 => self.from = u.arbitrary()?,
+            4 => columns.first = u.arbitrary()?,
+            5 => columns.advance = u.arbitrary()?,
+            6 => columns.taps = u.arbitrary()?,
+            7 => columns.spacing = u.arbitrary()?,
+            8 => columns.step = u.arbitrary()?,
+            9 => columns.count = u.arbitrary()?,
+            _ => columns.pixel = u.arbitrary()?,
+        }
+        Ok(())
     }
 }
 

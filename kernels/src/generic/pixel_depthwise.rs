@@ -1,8 +1,8 @@
 //! The depthwise kernel with vectors along channels, for tensors whose channels are neighbours.
 //!
-//! MR pixels of NRV vectors of channels stay in registers over all taps. A tap loads its weights once, and
-//! takes one multiply-add for each pixel and vector, with X from memory. A table says where pixels begin, as
-//! for the GEMM kernel.
+//! MR pixels of a row stay in registers over all taps. Where the taps of a row of the kernel read the same columns of X
+//! as their neighbours, a column is loaded once for all of them. Otherwise a tap loads its weights once, and takes one
+//! multiply-add for each pixel and vector, with X from memory.
 //!
 //! A group of several channels is a part of a vector. Then a vector of X stays in a register, and each of the group's
 //! channels in turn is spread over the group's lanes.
@@ -10,34 +10,40 @@
 use crate::Real;
 use crate::activation::{ActivateArgs, Activation};
 use crate::pixel::{PixelStore, PixelTaps};
-use crate::pixel_depthwise::{DepthwisePixelArgs, fits_groups};
+use crate::pixel_depthwise::{DepthwisePixelArgs, PixelColumns, fits_groups};
 use crate::simd::Simd;
 
 /// Tiles of `MR` pixels, of which `NRV` vectors of channels are summed at a time, or one where the taps of a row
-/// are summed together.
+/// share columns.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DepthwisePixelArgs`] states for `MR`.
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
-    let DepthwisePixelArgs { tiles, repeats, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
-    let shared = if args.shifted > 1 && args.taps.is_multiple_of(args.shifted) { args.shifted } else { 1 };
+    let DepthwisePixelArgs { rows, tiles, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
+    let PixelColumns { advance, spacing, taps, .. } = args.columns;
+    // Columns of a row that pixels are apart from each other, in columns from one tap to the next.
+    let apart = match advance {
+        _ if const { MR == 1 } || taps == 1 => 0,
+        advance if advance == spacing => 1,
+        advance if advance == 2 * spacing => 2,
+        _ => 0,
+    };
     // SAFETY: the caller's promise. Activations in place read what the blocks have stored.
     unsafe {
-        for number in 0..repeats * tiles {
-            let tile = (number / tiles, number % tiles);
-            match shared {
+        for number in 0..rows * tiles {
+            let tile = &Tile::new(args, (number / tiles, number % tiles), MR);
+            match (apart, taps) {
                 _ if const { fits_groups::<V>(MR) } && args.group > 1 => groups::<V, MR>(args, tile),
-                1 => taps::<V, MR, NRV>(args, tile),
-                3 => rows_of_taps::<V, MR, 3>(args, tile, shared),
-                // Beside the sums of larger tiles, registers have no room for five weights.
-                5 if const { MR * V::REGISTERS <= V::REGISTER_FILE / 2 } => {
-                    rows_of_taps::<V, MR, 5>(args, tile, shared);
-                }
-                _ => rows_of_taps::<V, MR, 0>(args, tile, shared),
+                (1, 3) => rows_of_taps::<V, MR, 3, 1>(args, tile),
+                (1, 5) => rows_of_taps::<V, MR, 5, 1>(args, tile),
+                (1, _) => rows_of_taps::<V, MR, 0, 1>(args, tile),
+                (2, 3) => rows_of_taps::<V, MR, 3, 2>(args, tile),
+                (2, 5) => rows_of_taps::<V, MR, 5, 2>(args, tile),
+                _ => each_tap::<V, MR, NRV>(args, tile),
             }
             if !matches!(activation.activation, Activation::Clamp(..)) {
-                let (y, residual) = (y.add(number * MR * ld), core::ptr::null());
+                let (y, residual) = (y.add(tile.pixel * ld), core::ptr::null());
                 let (activation, f) = (activation.activation, activation.f);
                 f(&ActivateArgs {
                     activation,
@@ -55,12 +61,94 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
     }
 }
 
+/// A tile of the pixels of a row.
+struct Tile {
+    /// The places of its rows of X.
+    places: *const u32,
+    /// The column that its first pixel reads through the first tap of a row.
+    column: isize,
+    /// Whether no pixel reads a column beside X.
+    is_inside: bool,
+    /// Its first pixel in Y.
+    pixel: usize,
+}
+
+impl Tile {
+    /// Tile number `tile` of a row.
+    #[inline(always)]
+    fn new<T>(args: &DepthwisePixelArgs<T>, (row, tile): (usize, usize), mr: usize) -> Self {
+        let PixelColumns { first, advance, taps, spacing, count, .. } = args.columns;
+        let pixel = args.from + tile * mr;
+        let column = first + (pixel * advance) as isize;
+        let behind = column + ((mr - 1) * advance + taps.saturating_sub(1) * spacing) as isize;
+        let places = args.places.wrapping_add(row * args.row_taps);
+        Self { places, column, is_inside: column >= 0 && behind < count as isize, pixel: row * args.width + pixel }
+    }
+}
+
+/// What a tile reads of a row, from a channel and a column on.
+#[derive(Clone, Copy)]
+struct TileRow<T> {
+    /// The column, which may lie outside of the row.
+    x: *const T,
+    /// The weights of the first tap that reads it.
+    w: *const T,
+    /// In place of columns outside of the row.
+    zeros: *const T,
+    /// Where the row begins, and how many bytes lie behind that.
+    begin: usize,
+    len: usize,
+}
+
+impl<T> TileRow<T> {
+    /// What the first pixel reads through the first tap of row number `row` of the kernel. None if that is padding.
+    ///
+    /// # Safety
+    /// The tile is one of `args`, and the row one of the kernel.
+    #[inline(always)]
+    unsafe fn first(args: &DepthwisePixelArgs<T>, tile: &Tile, row: usize, c: usize) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let (place, number) = unsafe { (*tile.places.add(row), *args.numbers.add(row) as usize) };
+        let PixelColumns { count, pixel, .. } = args.columns;
+        let begin = args.x.wrapping_add(place as usize + c);
+        (place < PixelTaps::ZEROS).then(|| Self {
+            x: begin.wrapping_offset(tile.column * pixel as isize),
+            w: args.w.wrapping_add(number * args.group * args.store.channels + c),
+            zeros: args.zeros.wrapping_add(c),
+            begin: begin as usize,
+            len: count * pixel * size_of::<T>(),
+        })
+    }
+
+    /// The columns that the same pixel reads through the `taps`-th tap behind this one.
+    #[inline(always)]
+    fn behind(&self, args: &DepthwisePixelArgs<T>, taps: usize) -> Self {
+        let PixelColumns { spacing, step, pixel, .. } = args.columns;
+        let w = self.w.wrapping_offset(taps as isize * step * (args.group * args.store.channels) as isize);
+        Self { x: self.x.wrapping_add(taps * spacing * pixel), w, ..*self }
+    }
+
+    /// The column, which is one of the row if the tile is `INSIDE`.
+    #[inline(always)]
+    fn place<const INSIDE: bool>(&self) -> *const T {
+        // Columns before the row wrap to great distances.
+        if INSIDE || (self.x as usize).wrapping_sub(self.begin) < self.len { self.x } else { self.zeros }
+    }
+
+    /// What pixel `i` reads through the tap.
+    #[inline(always)]
+    fn pixel(&self, args: &DepthwisePixelArgs<T>, i: usize) -> *const T {
+        let PixelColumns { advance, pixel, .. } = args.columns;
+        Self { x: self.x.wrapping_add(i * advance * pixel), ..*self }.place::<false>()
+    }
+}
+
 /// A tile of groups of several channels, tap by tap.
 ///
 /// # Safety
 /// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: (usize, usize)) {
+unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &Tile) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
@@ -82,7 +170,7 @@ unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, t
 #[inline(always)]
 unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
-    (repeat, tile): (usize, usize),
+    tile: &Tile,
     c: usize,
     n: usize,
 ) {
@@ -90,23 +178,22 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        let places = BlockPlaces::new(args, repeat, c);
-        let mut entries = args.entries.add(tile * args.step);
-        for _ in 0..args.taps {
-            let mut x = [V::splat(V::Elem::ZERO); MR];
-            for i in 0..MR {
-                x[i] = row::<V, 1, WHOLE>(places.at(*entries.add(1 + i)), n)[0];
-            }
-            let first = *entries as usize * args.group;
-            for k in 0..args.group {
-                let w = row::<V, 1, WHOLE>(args.w.wrapping_add((first + k) * args.store.channels + c), n)[0];
+        for tile_row in (0..args.row_taps).filter_map(|row| TileRow::first(args, tile, row, c)) {
+            for tap in 0..args.columns.taps {
+                let tap = tile_row.behind(args, tap);
+                let mut x = [V::splat(V::Elem::ZERO); MR];
                 for i in 0..MR {
-                    acc[i][0] = x[i].permute(args.spread.add(k * words)).mul_add(w, acc[i][0]);
+                    x[i] = row::<V, 1, WHOLE>(tap.pixel(args, i), n)[0];
+                }
+                for k in 0..args.group {
+                    let w = row::<V, 1, WHOLE>(tap.w.wrapping_add(k * args.store.channels), n)[0];
+                    for i in 0..MR {
+                        acc[i][0] = x[i].permute(args.spread.add(k * words)).mul_add(w, acc[i][0]);
+                    }
                 }
             }
-            entries = entries.add(1 + MR);
         }
-        finish::<V, MR, 1, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
+        finish::<V, MR, 1, WHOLE>(args, &mut acc, tile.pixel, c, n);
     }
 }
 
@@ -115,7 +202,7 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
 /// # Safety
 /// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn taps<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: (usize, usize)) {
+unsafe fn each_tap<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &Tile) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
@@ -138,23 +225,25 @@ unsafe fn taps<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixel
     }
 }
 
-/// A tile, whose rows of `row_len` taps share the pixels that they load: `KW` taps, or any number if that is 0.
+/// A tile whose pixels are `S` times as many columns apart as the taps of a row, of which there are `KW`, or any number
+/// above 1 if that is 0.
 ///
 /// # Safety
-/// As [`pixels`]. The tile is one of `args`, and the number of taps a multiple of `row_len`, which is above 1.
+/// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize>(
+unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize, const S: usize>(
     args: &DepthwisePixelArgs<V::Elem>,
-    tile: (usize, usize),
-    row_len: usize,
+    tile: &Tile,
 ) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
         while c < channels {
-            match channels - c {
-                rest if rest >= V::LANES => block_of_rows::<V, MR, KW, true>(args, tile, row_len, c, rest),
-                rest => block_of_rows::<V, MR, KW, false>(args, tile, row_len, c, rest),
+            let rest = channels - c;
+            match (rest >= V::LANES, tile.is_inside) {
+                (true, true) => block_of_rows::<V, MR, KW, S, true, true>(args, tile, c, rest),
+                (true, false) => block_of_rows::<V, MR, KW, S, true, false>(args, tile, c, rest),
+                (false, _) => block_of_rows::<V, MR, KW, S, false, false>(args, tile, c, rest),
             }
             c += V::LANES;
         }
@@ -169,7 +258,7 @@ unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize>(
 #[inline(always)]
 unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
-    (repeat, tile): (usize, usize),
+    tile: &Tile,
     c: usize,
     n: usize,
 ) {
@@ -177,19 +266,19 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     unsafe {
         // Sums begin with the bias, which saves adding it.
         let mut acc = [row::<V, NRV, WHOLE>(args.store.bias.add(c), n); MR];
-        let x = BlockPlaces::new(args, repeat, c);
-        let mut entries = args.entries.add(tile * args.step);
-        for _ in 0..args.taps {
-            let w = row::<V, NRV, WHOLE>(args.w.wrapping_add(*entries as usize * args.store.channels + c), n);
-            for i in 0..MR {
-                let x = row::<V, NRV, WHOLE>(x.at(*entries.add(1 + i)), n);
-                for j in 0..NRV {
-                    acc[i][j] = x[j].mul_add(w[j], acc[i][j]);
+        for tile_row in (0..args.row_taps).filter_map(|row| TileRow::first(args, tile, row, c)) {
+            for tap in 0..args.columns.taps {
+                let tap = tile_row.behind(args, tap);
+                let w = row::<V, NRV, WHOLE>(tap.w, n);
+                for i in 0..MR {
+                    let x = row::<V, NRV, WHOLE>(tap.pixel(args, i), n);
+                    for j in 0..NRV {
+                        acc[i][j] = x[j].mul_add(w[j], acc[i][j]);
+                    }
                 }
             }
-            entries = entries.add(1 + MR);
         }
-        finish::<V, MR, NRV, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
+        finish::<V, MR, NRV, WHOLE>(args, &mut acc, tile.pixel, c, n);
     }
 }
 
@@ -197,97 +286,95 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
 /// first `n` otherwise.
 ///
 /// # Safety
-/// As [`rows_of_taps`]. The channels are among those of `args`.
+/// As [`rows_of_taps`]. The channels are among those of `args`. `INSIDE` is set for no other tile.
 #[inline(always)]
-unsafe fn block_of_rows<V: Simd, const MR: usize, const KW: usize, const WHOLE: bool>(
+unsafe fn block_of_rows<
+    V: Simd,
+    const MR: usize,
+    const KW: usize,
+    const S: usize,
+    const WHOLE: bool,
+    const INSIDE: bool,
+>(
     args: &DepthwisePixelArgs<V::Elem>,
-    (repeat, tile): (usize, usize),
-    row_len: usize,
+    tile: &Tile,
     c: usize,
     n: usize,
 ) {
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        let x = BlockPlaces::new(args, repeat, c);
-        let (w, ld) = (args.w.wrapping_add(c), args.store.channels);
-        let mut entries = args.entries.add(tile * args.step);
-        for _ in 0..args.taps / row_len {
+        for tile_row in (0..args.row_taps).filter_map(|row| TileRow::first(args, tile, row, c)) {
             if KW > 0 {
-                shared_taps::<V, MR, KW, WHOLE>(&x, (w, ld), entries, n, &mut acc);
-                entries = entries.add(KW * (1 + MR));
+                shared_taps::<V, MR, KW, S, WHOLE, INSIDE>(args, tile_row, n, &mut acc);
                 continue;
             }
-            let mut left = row_len;
-            while left == 3 || left > 4 {
-                shared_taps::<V, MR, 3, WHOLE>(&x, (w, ld), entries, n, &mut acc);
-                (entries, left) = (entries.add(3 * (1 + MR)), left - 3);
+            let (taps, mut done) = (args.columns.taps, 0);
+            while taps - done == 3 || taps - done > 4 {
+                shared_taps::<V, MR, 3, S, WHOLE, INSIDE>(args, tile_row.behind(args, done), n, &mut acc);
+                done += 3;
             }
-            while left > 0 {
-                shared_taps::<V, MR, 2, WHOLE>(&x, (w, ld), entries, n, &mut acc);
-                (entries, left) = (entries.add(2 * (1 + MR)), left - 2);
+            while taps > done {
+                shared_taps::<V, MR, 2, S, WHOLE, INSIDE>(args, tile_row.behind(args, done), n, &mut acc);
+                done += 2;
             }
         }
-        finish::<V, MR, 1, WHOLE>(args, &mut acc, (repeat * args.tiles + tile) * MR, c, n);
+        finish::<V, MR, 1, WHOLE>(args, &mut acc, tile.pixel, c, n);
     }
 }
 
-/// Adds the products of `KW` neighbouring taps of a row: each pixel is loaded once for all of them.
+/// Adds the products of `KW` neighbouring taps of a row: each column is loaded once for all of them.
 ///
 /// # Safety
-/// As [`block_of_rows`]. `entries` begins with the first of these taps.
+/// As [`block_of_rows`]. The row begins with the first of these taps.
 #[inline(always)]
-unsafe fn shared_taps<V: Simd, const MR: usize, const KW: usize, const WHOLE: bool>(
-    x: &BlockPlaces<V::Elem>,
-    (w, ld): (*const V::Elem, usize),
-    entries: *const u32,
+unsafe fn shared_taps<
+    V: Simd,
+    const MR: usize,
+    const KW: usize,
+    const S: usize,
+    const WHOLE: bool,
+    const INSIDE: bool,
+>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    mut tile_row: TileRow<V::Elem>,
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
+    let PixelColumns { spacing, pixel, .. } = args.columns;
     // SAFETY: the caller's promise.
     unsafe {
         let mut weights = [V::splat(V::Elem::ZERO); KW];
         for k in 0..KW {
-            let number = *entries.add(k * (1 + MR)) as usize;
-            weights[k] = row::<V, 1, WHOLE>(w.wrapping_add(number * ld), n)[0];
+            weights[k] = row::<V, 1, WHOLE>(tile_row.behind(args, k).w, n)[0];
         }
-        // The first pixels are those of the first tap.
+        let mut next = || {
+            let x = row::<V, 1, WHOLE>(tile_row.place::<INSIDE>(), n)[0];
+            tile_row.x = V::in_order(tile_row.x.wrapping_add(spacing * pixel));
+            x
+        };
+        // For each pixel the columns that lie before what the next one reads first.
         for p in 0..MR {
-            let x = row::<V, 1, WHOLE>(x.at(*entries.add(1 + p)), n)[0];
-            for k in 0..KW {
-                if k <= p {
-                    acc[p - k][0] = x.mul_add(weights[k], acc[p - k][0]);
+            for s in 0..S {
+                let x = next();
+                for k in 0..KW {
+                    if k % S == s && k / S <= p {
+                        let sum = &mut acc[p - k / S][0];
+                        *sum = x.mul_add(weights[k], *sum);
+                    }
                 }
             }
         }
-        // Each further one is the last of the next tap.
-        for p in 1..KW {
-            let x = row::<V, 1, WHOLE>(x.at(*entries.add(p * (1 + MR) + MR)), n)[0];
-            for k in p..KW {
-                if k - p < MR {
-                    acc[MR - 1 - (k - p)][0] = x.mul_add(weights[k], acc[MR - 1 - (k - p)][0]);
+        // Those that only the last pixels read.
+        for j in S..KW {
+            let x = next();
+            for k in j..KW {
+                if (k - j).is_multiple_of(S) && (k - j) / S < MR {
+                    let sum = &mut acc[MR - 1 - (k - j) / S][0];
+                    *sum = x.mul_add(weights[k], *sum);
                 }
             }
         }
-    }
-}
-
-/// Where pixels are: the channels of a block, in X or among the zeros.
-struct BlockPlaces<T> {
-    x: *const T,
-    zeros: *const T,
-}
-
-impl<T> BlockPlaces<T> {
-    /// Those of the tiles of repeat number `repeat`, from channel `c` on.
-    #[inline(always)]
-    fn new(args: &DepthwisePixelArgs<T>, repeat: usize, c: usize) -> Self {
-        Self { x: args.x.wrapping_add(repeat * args.shift + c), zeros: args.zeros.wrapping_add(c) }
-    }
-
-    #[inline(always)]
-    fn at(&self, place: u32) -> *const T {
-        if place < PixelTaps::ZEROS { self.x.wrapping_add(place as usize) } else { self.zeros }
     }
 }
 
@@ -308,8 +395,9 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     // SAFETY: the caller's promise. All offsets stay in what PixelStore names.
     unsafe {
         if !residual.is_null() {
+            let residual = residual.add(first * residual_ld + c);
             for i in 0..MR {
-                let residual = row::<V, NRV, WHOLE>(residual.add((first + i) * residual_ld + c), n);
+                let residual = row::<V, NRV, WHOLE>(residual.add(i * residual_ld), n);
                 for j in 0..NRV {
                     acc[i][j] = acc[i][j].add(residual[j]);
                 }
@@ -319,9 +407,10 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
             Activation::Clamp(lo, hi) => (V::splat(lo), V::splat(hi)),
             _ => (V::splat(V::Elem::NEG_INFINITY), V::splat(V::Elem::INFINITY)),
         };
+        let y = y.add(first * ld + c);
         for i in 0..MR {
             for j in 0..NRV {
-                let (sums, y) = (acc[i][j].clamp(lo, hi), y.add((first + i) * ld + c + j * V::LANES));
+                let (sums, y) = (acc[i][j].clamp(lo, hi), y.add(i * ld + j * V::LANES));
                 match WHOLE {
                     true => sums.store(y),
                     false => sums.store_first(y, (n - j * V::LANES).min(V::LANES)),

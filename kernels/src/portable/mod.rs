@@ -3,8 +3,8 @@
 //! Tiles are sized for the 16 xmm registers of x86-64's baseline, where a vector is two registers. A GEMM
 //! tile of 3x1 (MR x NR in vectors) takes 6 registers of accumulators, 2 of B and those of a broadcast, and
 //! a direct tile of 4x1 as many of sums, as does one of `pixel_dw`. What does not fit beside a tile's sums is
-//! read again from memory: the rows of depthwise tiles, Winograd's values, eight interleaved phases, and the
-//! coefficients of the exponential.
+//! read again from memory: the rows of depthwise tiles, the weights of a row of `pixel_dw`'s taps, Winograd's
+//! values, eight interleaved phases, and the coefficients of the exponential.
 
 mod vector;
 

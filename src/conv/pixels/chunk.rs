@@ -32,11 +32,12 @@ pub(super) struct ChunkScratch<A> {
 /// A chunk of tiles, and where they read X.
 pub(super) struct PixelChunk<'a, A> {
     tiling: &'a PixelTiling,
-    tiles: &'a TiledPhase,
-    places: RowPlaces<'a>,
+    pub(super) tiles: &'a TiledPhase,
+    pub(super) range: Range<usize>,
+    pub(super) places: RowPlaces<'a>,
     pub(super) zeros: &'a [A],
-    /// The tables of all runs.
-    table: &'a [u32],
+    /// The tables of all runs, or those of rows.
+    pub(super) table: &'a [u32],
     runs: &'a [TableRun],
 }
 
@@ -61,8 +62,9 @@ impl PixelTiling {
             widened: scratch.book("widened rows", if is_widened { copied } else { 0 }),
             repeated: scratch.book("repeated channels", repeated),
             zeros: scratch.book("zeros", channels),
-            table: scratch.book("places", self.chunk * self.entries),
-            runs: scratch.book("runs of tiles", self.chunk),
+            // Beside the places of rows stand the numbers of taps.
+            table: scratch.book("places", (self.chunk + usize::from(self.in_rows)) * self.entries),
+            runs: scratch.book("runs of tiles", if self.in_rows { 0 } else { self.chunk }),
             outer: scratch.book("window", geometry.axes.len() - 1),
         }
     }
@@ -81,9 +83,12 @@ impl PixelTiling {
         let (tiles, range) = self.chunk(index);
         let places = self.source.places(geometry, strides, (&tiles.phase, &tiles.pixels_of(&range)), outer);
         let writer = TableWriter { geometry, phase: &tiles.phase, places: &places };
-        let runs = RunWriter { tiling: self, tiles, writer, table, runs, entries: 0, written: 0 };
-        let (table, runs) = runs.write(&range);
-        let chunk = PixelChunk { tiling: self, tiles, places, zeros, table, runs };
+        let (table, runs): (&[u32], &[TableRun]) = if self.in_rows {
+            (writer.write_rows(tiles.rows_of(&range), table), &[])
+        } else {
+            RunWriter { tiles, writer, table, runs, entries: 0, written: 0 }.write(&range)
+        };
+        let chunk = PixelChunk { tiling: self, tiles, range, places, zeros, table, runs };
         (chunk, CopyScratch { copy, widened, repeated })
     }
 
@@ -96,7 +101,6 @@ impl PixelTiling {
 
 /// Writes the tables of the tiles of a chunk.
 struct RunWriter<'w, 'a> {
-    tiling: &'a PixelTiling,
     tiles: &'a TiledPhase,
     writer: TableWriter<'w>,
     table: &'a mut [u32],
@@ -133,19 +137,14 @@ impl<'a> RunWriter<'_, 'a> {
         let (width, begin, (at, pixels)) = (self.tiles.phase.last().count, self.entries, self.tiles.tile(tile));
         let taps = self.writer.write((at / width, at % width), pixels, &mut self.table[begin..]);
         self.entries += taps * (1 + pixels);
-        let shifted = match self.tiling.shares_pixels {
-            true => self.writer.shifted(at % width, pixels, &self.table[begin..self.entries]),
-            false => 1,
-        };
         let last = self.runs[least.min(self.written)..self.written].last_mut();
         let row = |pixel: usize| pixel / self.tiles.pixels;
-        let is_like = |run: &&mut TableRun| {
-            run.repeats == 1 && (run.taps, run.shifted, run.pixels, row(run.at)) == (taps, shifted, pixels, row(at))
-        };
+        let is_like =
+            |run: &&mut TableRun| run.repeats == 1 && (run.taps, run.pixels, row(run.at)) == (taps, pixels, row(at));
         match last.filter(is_like) {
             Some(run) => run.count += 1,
             None => {
-                let first = TableRun { at, pixels, count: 1, repeats: 1, shift: 0, begin, taps, shifted };
+                let first = TableRun { at, pixels, count: 1, repeats: 1, shift: 0, begin, taps };
                 self.runs[self.written] = first;
                 self.written += 1;
             }
@@ -217,7 +216,6 @@ impl<A> PixelChunk<'_, A> {
             let repeats = if count == run.count { (most / count).min(run.repeats - times) } else { 1 };
             let table = &self.table[run.begin + tiles * entries..][..count * entries];
             let taps = PixelTaps::new(table, count, pixels).repeated(repeats, run.shift);
-            let taps = taps.shifted(run.shifted);
             let offset = times * run.shift;
             tiles += count;
             if tiles == run.count {
@@ -232,7 +230,7 @@ impl<A> PixelChunk<'_, A> {
     }
 
     /// Where pixels of the phase go in Y, all their channels.
-    fn place(&self, first: usize, count: usize) -> PixelPlace {
+    pub(super) fn place(&self, first: usize, count: usize) -> PixelPlace {
         let (geometry, phase) = (&self.tiling.geometry, &self.tiles.phase);
         let step = if phase.is_dense() { 1 } else { phase.last().step };
         let (pixel, channels) = (phase.output_pixel(geometry, first), 0..geometry.out_channels);

@@ -7,9 +7,10 @@ use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::pixel_depthwise_kernels;
-use convoke_kernels::{DepthwisePixelKernel, Isa, MOST_GROUP, PixelInput, Real};
+use convoke_kernels::{DepthwisePixelKernel, Isa, MOST_GROUP, Real};
 
-use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
+use super::chunk::{ChunkScratch, PixelChunk};
+use super::rows::RowGroup;
 use super::tiling::{PixelTiling, TileNeeds};
 use crate::blas::Blocks;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
@@ -21,11 +22,11 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Layout, Op};
+use crate::{Geometry, Layout, Op};
 
 /// Channels of a block of weights, at most, if a group has no more: what a chunk reads of them stays near while
 /// all taps are summed.
-const MOST_CHANNELS: usize = 128;
+const MOST_CHANNELS: usize = 256;
 
 /// The kernels, by pixels.
 type DepthwiseHeights<A> = &'static [DepthwisePixelKernel<A>];
@@ -43,16 +44,9 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
-/// The kernel of the largest tile. Where taps share no pixels, each loads X, and tiles have the widest blocks of
-/// channels: to look up a pixel takes as long as some products.
+/// The kernel of the largest tile.
 fn largest<A: Real>(kernels: DepthwiseHeights<A>, geometry: &Geometry) -> Option<&'static DepthwisePixelKernel<A>> {
-    let is_shared = |axis: &Axis| axis.kernel > 1 && axis.dilation == axis.stride;
-    let group = geometry.in_channels_per_group();
-    match geometry.op == Op::Conv && geometry.axes.last().is_some_and(is_shared) {
-        _ if group > 1 => kernels.iter().rfind(|kernel| kernel.takes_groups(group)),
-        true => kernels.last(),
-        false => kernels.iter().rfind(|kernel| kernel.nr() == kernels[0].nr()),
-    }
+    kernels.iter().rfind(|kernel| kernel.takes_groups(geometry.in_channels_per_group()))
 }
 
 /// How a layer is cut.
@@ -108,8 +102,7 @@ impl DepthwiseBlocking {
         let repeats = if c == 1 { m } else { 1 };
         let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).times(m);
         let parts = channels.count();
-        let needs =
-            TileNeeds { pixels, shares_pixels: true, channels: channels.size(), repeats, parts, is_joined: false };
+        let needs = TileNeeds { pixels, in_rows: true, channels: channels.size(), repeats, parts, is_joined: false };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         let columns = tiling.chunks();
         let mut split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: 1 };
@@ -171,7 +164,7 @@ impl<T: Element> DepthwisePixels<T> {
     /// Sums a block of channels of some tiles. `x` begins with the block's first channel.
     fn sum(
         &self,
-        (chunk, tiles, x): (&PixelChunk<'_, T::Acc>, &TileGroup<'_>, &[T::Acc]),
+        (chunk, tiles, x): (&PixelChunk<'_, T::Acc>, &RowGroup, &[T::Acc]),
         channels: Range<usize>,
         store: &OutputStore<'_, '_, T>,
         (finished, rows): (&mut [T::Acc], &mut [T::Acc]),
@@ -180,10 +173,10 @@ impl<T: Element> DepthwisePixels<T> {
         let group = geometry.in_channels_per_group();
         let taps = geometry.kernel_volume() * group;
         let w = (&store.io.weights[channels.start * taps..channels.end * taps], group);
-        let x = x.get(tiles.offset..).unwrap_or(&[]);
-        let x = PixelInput { x, zeros: chunk.zeros, channels: len, taps: tiles.taps };
-        let (kernel, place) = (&self.kernels[tiles.pixels - 1], PixelPlace { channels, ..tiles.place.clone() });
-        store.pixels(&place, len, (finished, rows), |y, ld, epilogue| kernel.run(&x, w, y, ld, epilogue));
+        let place = PixelPlace { channels, ..tiles.place.clone() };
+        store.pixels(&place, len, (finished, rows), |y, ld, epilogue| {
+            chunk.for_each_height(tiles, (x, len), |pixels, x| self.kernels[pixels - 1].run(x, w, y, ld, epilogue));
+        });
     }
 }
 
@@ -226,14 +219,12 @@ impl<T: Element> Lowering<T> for DepthwisePixels<T> {
         for blocks in tiling.read_parts(panels) {
             let read = self.blocking.channels_of(&blocks);
             let x = chunk.read(self.isa, io, &read, &mut copy);
-            chunk.for_each_batch(self.blocking.group, |batch| {
-                for channels in blocks.clone().map(|block| self.blocking.channels.range(block)) {
-                    let x = x.get(channels.start - read.start..).unwrap_or(&[]);
-                    for tiles in batch.iter().flatten() {
-                        self.sum((&chunk, tiles, x), channels.clone(), &store, (&mut *finished, &mut *rows));
-                    }
+            for channels in blocks.map(|block| self.blocking.channels.range(block)) {
+                let x = x.get(channels.start - read.start..).unwrap_or(&[]);
+                for tiles in chunk.row_groups(self.blocking.group) {
+                    self.sum((&chunk, &tiles, x), channels.clone(), &store, (&mut *finished, &mut *rows));
                 }
-            });
+            }
         }
     }
 }

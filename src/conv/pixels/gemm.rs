@@ -83,7 +83,7 @@ impl<A: Real> PixelBlocking<A> {
         let pixels = kernels[0].len().min(kernels[1].len());
         let is_joined = weights.k.count() == 1 && joins_taps(geometry);
         let (channels, parts) = (weights.channels, geometry.group);
-        let needs = TileNeeds { pixels, shares_pixels: false, channels, repeats: 1, parts, is_joined };
+        let needs = TileNeeds { pixels, in_rows: false, channels, repeats: 1, parts, is_joined };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         // Sums that are kept stay in the L1 cache.
         let near = (machine.l1_bytes / 4 / (pixels * weights.nr() * size_of::<A>())).max(1);

@@ -12,6 +12,7 @@
 mod chunk;
 pub(super) mod depthwise;
 pub(super) mod gemm;
+mod rows;
 mod source;
 mod taps;
 mod tiling;

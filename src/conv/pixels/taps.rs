@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use convoke_kernels::PixelTaps;
+use convoke_kernels::{PixelColumns, PixelTaps};
 
 use crate::conv::view::place;
 use crate::{Axis, Geometry, Op};
@@ -52,11 +52,6 @@ impl OutputLine {
         self.taps.len()
     }
 
-    /// Whether each tap reads at an output what the one before reads at the next output.
-    fn is_shifting(&self) -> bool {
-        self.taps.windows(2).all(|taps| taps[1].1 - taps[0].1 == self.advance as isize)
-    }
-
     /// Taps that are not padding, in the mean of all runs of `run` outputs: for a run if they are not for one of
     /// its outputs. X has `input` inputs.
     fn visible_taps(&self, input: usize, run: usize) -> f64 {
@@ -67,6 +62,25 @@ impl OutputLine {
             if visible == 0 { 0.0 } else { ((visible + run - 1) as f64 / self.count as f64).min(1.0) }
         };
         self.taps.iter().map(|(_, at)| share(*at)).sum()
+    }
+
+    /// The taps in the order of the inputs that they read, as all are equally far apart: the first one with what output 0
+    /// reads through it, and what lies between one and the next, as taps and as inputs.
+    fn ordered(&self) -> ((usize, isize), (isize, usize)) {
+        let (step, spacing) = match self.taps[..] {
+            [(tap, at), (next, next_at), ..] => (next as isize - tap as isize, next_at - at),
+            _ => (0, 0),
+        };
+        let first = if spacing < 0 { self.taps.last() } else { self.taps.first() };
+        (first.copied().unwrap_or((0, 0)), (if spacing < 0 { -step } else { step }, spacing.unsigned_abs()))
+    }
+
+    /// What the outputs from number `output` on read of a row of `count` columns, which begins with input `start`. Its
+    /// columns are `pixel` elements apart.
+    pub(super) fn columns(&self, output: usize, start: isize, (count, pixel): (usize, usize)) -> PixelColumns {
+        let ((_, at), (step, spacing)) = self.ordered();
+        let (taps, advance, first) = (self.taps.len(), self.advance, self.input(output, at) - start);
+        PixelColumns { first, advance, taps, spacing, step, count, pixel }
     }
 
     /// The input that an output reads through a tap.
@@ -155,6 +169,11 @@ impl PixelPhase {
     pub(super) fn planes(&self) -> usize {
         let outer = self.outer();
         outer.iter().take(outer.len().saturating_sub(1)).map(|line| line.count).product()
+    }
+
+    /// Rows of taps of the kernel that belong to the phase.
+    pub(super) fn row_taps(&self) -> usize {
+        self.outer().iter().map(|line| line.taps.len()).product()
     }
 
     /// Taps of the kernel that belong to the phase.
@@ -325,8 +344,6 @@ pub(super) struct TableRun {
     /// Where the tables begin, and the taps of each.
     pub(super) begin: usize,
     pub(super) taps: usize,
-    /// The taps of a row that shift its pixels.
-    pub(super) shifted: usize,
 }
 
 /// Writes the tables of the tiles of a phase.
@@ -361,17 +378,6 @@ impl TableWriter<'_> {
         kept
     }
 
-    /// The taps of a row that [shift](PixelTaps::shifted) the pixels of a tile, which begins with pixel `first` of a
-    /// row: all, unless taps were left out of its table, or it has pixels of two rows.
-    pub(super) fn shifted(&self, first: usize, pixels: usize, entries: &[u32]) -> usize {
-        let (last, taps) = (self.phase.last(), self.phase.last().taps.len());
-        let is_whole = |taps: &[u32]| taps.chunks_exact(1 + pixels).is_sorted_by(|a, b| b[0] == a[0] + 1);
-        let mut rows = entries.chunks_exact(taps.max(1) * (1 + pixels));
-        let are_rows = entries.len().is_multiple_of(taps.max(1) * (1 + pixels)) && rows.all(is_whole);
-        let is_one_row = first + pixels <= last.count && !self.places.is_joined;
-        if is_one_row && last.is_shifting() && are_rows { taps } else { 1 }
-    }
-
     /// How many tiles of `pixels` pixels follow one another from pixel `first` of a row on, and read the same
     /// columns of X, each as many columns further on: none reads padding.
     pub(super) fn alike(&self, first: usize, pixels: usize) -> usize {
@@ -404,6 +410,29 @@ impl TableWriter<'_> {
             (index, step) = (index / line.count, step * len);
         }
         Some(at + (row / self.phase.rows() - self.places.window.images.start) * step)
+    }
+
+    /// Writes the number of the first tap of each row of the kernel, and behind them where the rows of X begin that some
+    /// rows of the phase read, `[rows][row_taps]`. Returns both.
+    pub(super) fn write_rows<'t>(&self, rows: Range<usize>, table: &'t mut [u32]) -> &'t [u32] {
+        let row_taps = self.phase.row_taps();
+        let table = &mut table[..(1 + rows.len()) * row_taps];
+        let (numbers, places) = table.split_at_mut(row_taps);
+        let RowPlaces { window, row: row_step, .. } = self.places;
+        let (axes, of_image) = (&self.geometry.axes, self.phase.rows());
+        let (kernel, ((tap, _), _)) = (axes[axes.len() - 1].kernel, self.phase.last().ordered());
+        let outer = OuterRows { lines: self.phase.outer(), axes, window: window.outer };
+        for (row, places) in rows.zip(places.chunks_exact_mut(row_taps.max(1))) {
+            let mut entries = numbers.iter_mut().zip(places);
+            let image = row / of_image - window.images.start;
+            outer.for_each(row % of_image, (0, Some(image)), &mut |number, source| {
+                if let Some((first, place)) = entries.next() {
+                    *first = (number * kernel + tap) as u32;
+                    *place = source.map_or(PixelTaps::ZEROS, |source| (source * row_step) as u32);
+                }
+            });
+        }
+        table
     }
 
     /// Writes the entries of pixels of one row, from column `column` of a table of `pitch` columns on.

@@ -80,6 +80,11 @@ impl TiledPhase {
         row * self.cut.count() + runs.next().map_or(self.cut.count(), |run| run.end)
     }
 
+    /// The rows of tiles that have some tiles.
+    pub(super) fn rows_of(&self, tiles: &Range<usize>) -> Range<usize> {
+        tiles.start / self.cut.count()..(tiles.end - 1) / self.cut.count() + 1
+    }
+
     /// The first pixel of some tiles, and the pixel behind the last.
     pub(super) fn pixels_of(&self, tiles: &Range<usize>) -> Range<usize> {
         let (last, height) = self.tile(tiles.end - 1);
@@ -91,9 +96,8 @@ impl TiledPhase {
 pub(super) struct TileNeeds {
     /// Pixels of a tile, at most.
     pub(super) pixels: usize,
-    /// Whether the taps of a row share the pixels that they load. A pixel then takes as many products in a small
-    /// tile as in a large one.
-    pub(super) shares_pixels: bool,
+    /// Whether a tile has pixels of one row alone.
+    pub(super) in_rows: bool,
     /// Channels of X that a task reads, at most. Each counts as often as it is repeated.
     pub(super) channels: usize,
     /// Channels of Y for each channel of X, if that is repeated for them.
@@ -104,15 +108,6 @@ pub(super) struct TileNeeds {
     pub(super) is_joined: bool,
 }
 
-/// Pixels of a tile, at most `most`, and whether such tiles divide a row of the phase. They have the same tables in
-/// all rows then.
-fn tile_height(phase: &PixelPhase, most: usize, shares_pixels: bool) -> (usize, bool) {
-    let width = phase.last().count;
-    let least = if shares_pixels { most.div_ceil(2) } else { most };
-    let divisor = (least..=most).rev().find(|height| width.is_multiple_of(*height));
-    (divisor.filter(|_| phase.is_dense() && phase.rows() > 1).unwrap_or(most), divisor.is_some())
-}
-
 /// The tiles of a layer.
 pub(super) struct PixelTiling {
     /// With the axes of a pointwise kernel merged.
@@ -121,7 +116,7 @@ pub(super) struct PixelTiling {
     pub(super) phases: Vec<TiledPhase>,
     pixels: usize,
     /// As in [`TileNeeds`].
-    pub(super) shares_pixels: bool,
+    pub(super) in_rows: bool,
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     pub(super) entries: usize,
     pub(super) chunk: usize,
@@ -140,22 +135,22 @@ impl PixelTiling {
             return Err(alloc::format!("X has {} elements, at most {}", geometry.input_len(), PixelTaps::ZEROS - 1));
         }
         let phases = PixelPhase::all(&geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
-        let TileNeeds { pixels, shares_pixels, channels, repeats, is_joined, .. } = *needs;
+        let TileNeeds { pixels, in_rows, channels, repeats, is_joined, .. } = *needs;
         let is_in_place = T::DIRECT && repeats == 1 && geometry.x_layout == Layout::ChannelsLast;
         let pads = geometry.axes.last().is_some_and(Axis::is_padded);
         let copy = RowCopy { pixel: channels, repeats, most_len: 0 };
         let source = PixelSource { is_joined, copy: (!is_in_place || is_joined && pads).then_some(copy) };
         let taps = phases.iter().map(PixelPhase::taps).max().unwrap_or(0);
-        let heights = phases.iter().map(|phase| tile_height(phase, pixels, shares_pixels));
-        let pixels = heights.clone().map(|(height, _)| height).max().unwrap_or(pixels);
-        let entries = taps.saturating_mul(1 + pixels);
+        let entries = match in_rows {
+            true => phases.iter().map(PixelPhase::row_taps).max().unwrap_or(0),
+            false => taps.saturating_mul(1 + pixels),
+        };
         if entries > MOST_ENTRIES {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
-        let mut new = Self { geometry, source, phases: Vec::new(), pixels, shares_pixels, entries, chunk: 0 };
+        let mut new = Self { geometry, source, phases: Vec::new(), pixels, in_rows, entries, chunk: 0 };
         let chunk = new.chunk_tiles(request, needs, phases.len(), most_bytes);
-        let tiled = phases.iter().zip(heights).map(|(phase, height)| new.phase_tiles(phase.clone(), height, chunk));
-        new.phases = tiled.collect();
+        new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
         let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / size_of::<T::Acc>());
         if let Some(copy) = &mut new.source.copy {
@@ -208,17 +203,18 @@ impl PixelTiling {
         ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
-    fn phase_tiles(&self, phase: PixelPhase, (height, divides): (usize, bool), chunk: usize) -> TiledPhase {
+    fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> TiledPhase {
         let geometry = &self.geometry;
         // Tiles have pixels of several images, if these are neighbours in Y. A copy of many pixels of them would
         // be large.
         let is_small = self.source.copy.is_none() || geometry.output_spatial() == 1;
-        let is_one = phase.is_dense() && geometry.y_layout == Layout::ChannelsLast && is_small;
+        let crosses_rows = phase.is_dense() && !self.in_rows;
+        let is_one = crosses_rows && geometry.y_layout == Layout::ChannelsLast && is_small;
         let (images, planes) = (geometry.batch, geometry.batch * phase.planes());
         let image = phase.rows() * phase.last().count;
         // Tiles do not depend on chunks, and so not on the number of threads: the order of sums does on them.
-        let cuts_images = phase.is_dense() && image / phase.planes().max(1) < TILES_OF_PLANE * self.pixels;
-        let rows = match phase.is_dense() {
+        let cuts_images = crosses_rows && image / phase.planes().max(1) < TILES_OF_PLANE * self.pixels;
+        let rows = match crosses_rows {
             false => images * phase.rows(),
             true if is_one => 1,
             true if cuts_images => images,
@@ -232,10 +228,15 @@ impl PixelTiling {
             false => planes,
         };
         let pixels = geometry.batch * image / rows.max(1);
-        let cut = RowPanels::new(pixels, height);
+        let cut = RowPanels::new(pixels, self.pixels);
         let unit = rows * cut.count() / units.max(1);
         // Chunks of equal numbers of tiles of an image, if possible of whole rows, or of some images.
-        let row = if divides { (phase.last().count / height).max(1) } else { 1 };
+        let width = phase.last().count;
+        let row = match crosses_rows {
+            false => cut.count(),
+            true if width.is_multiple_of(self.pixels) => width / self.pixels,
+            true => 1,
+        };
         let chunk = match chunk < unit {
             true => unit.div_ceil(unit.div_ceil(chunk)).next_multiple_of(if chunk < row { 1 } else { row }),
             false if has_images || is_one => chunk / unit * unit,

@@ -12,8 +12,9 @@
 //! * A depthwise tile takes R sums, the R + N - 1 rows of a column of N taps, and a weight: 6 rows and 7
 //!   taps take 19, and 4 rows of `f64` 30. Three columns of three taps take nine weights, 6 sums and 3
 //!   rows. With 8 rows LLVM moves some of them to memory.
-//! * A `pixel_dw` tile takes 24 sums, the two weights of a tap, and two registers for each of two pixels: 30
-//!   for 12x2 of `f32` (MR x NRV) and 12x1 of `f64`.
+//! * A `pixel_dw` tile takes, tap by tap, 14 sums, the two weights of a tap, and two registers for each of
+//!   two pixels: 20 for 7x2 of `f32` (MR x NRV) and 7x1 of `f64`. Where the taps of a row share columns, it
+//!   takes MR sums, up to 5 weights and one column: 13 of `f32` with 7 pixels, and 26 of `f64`.
 //! * The transforms of Winograd hold two rows of values (up to 16 vectors) and a column of the tile (up
 //!   to 8). Larger tiles of `f64` keep a part of these in the L1 cache.
 //! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
@@ -30,7 +31,7 @@ crate::generic::kernels! {
         12 x [1 2 3 4 5 6 7 8 9], 16 x [1 2 3 4 5 6], 24 x [1 2 3 4], 32 x [1 2 3], 48 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
     pixel_gemm: 4 x [1 2 3 4 5 6 7 8 9], 8 x [1 2 3 4 5 6 7 8 9];
-    pixel_dw: 8 x [1 2 3 4 5 6 7 8 9 10 11 12];
+    pixel_dw: 8 x [1 2 3 4 5 6 7];
     dw: 4 x [1 2 3 4 5 6];
     dwt: 4 x [1 2 3 4 5 6];
     group: 4 x [8], 8 x [6 8], 12 x [6], 16 x [2 3 4], 20 x [4], 24 x [3], 32 x [2];
@@ -41,7 +42,7 @@ crate::generic::kernels! {
     gemm: 4 x [1 2 3 4 5 6 7 8 9 10 11 12], 8 x [1 2 3 4 5 6], 12 x [1 2 3 4], 16 x [1 2 3], 24 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
     pixel_gemm: 4 x [1 2 3 4 5], 8 x [1 2 3 4 5];
-    pixel_dw: 4 x [1 2 3 4 5 6 7 8 9 10 11 12];
+    pixel_dw: 4 x [1 2 3 4 5 6 7];
     dw: 4 x [1 2 3 4];
     dwt: 4 x [1 2 3 4];
     group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];

@@ -6,8 +6,9 @@
 //! * A depthwise tile takes R sums, the N weights of a column, and one row: 6 rows and 7 taps take 14.
 //!   With stride 2 it takes R sums, the weights of two columns, two vectors before and after their
 //!   split, and the permutations: 4 rows and 3 taps take 16.
-//! * A `pixel_dw` tile takes `MR * NRV` sums and the NRV weights of a tap: 7x2 (MR x NRV) takes all 16. X is
-//!   an operand in memory. Where three taps share a pixel, 12x1 takes as many.
+//! * A `pixel_dw` tile takes, tap by tap, `MR * NRV` sums and the NRV weights of a tap: 7x2 (MR x NRV) takes
+//!   all 16. X is an operand in memory. Where the taps of a row share columns, it takes MR sums, up to 5
+//!   weights and one column: 13 with 7 pixels.
 //! * The input transform of Winograd holds two rows of values (up to 16) and a column of the tile (up
 //!   to 8), so that larger tiles keep a part of these in the L1 cache. So does the output transform.
 //! * Interleaving holds 8 phases; the results of a round of zips take the place of their operands.
@@ -24,7 +25,7 @@ crate::generic::kernels! {
     gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6], 24 x [1 2 3], 32 x [1 2], 48 x [1 2];
     channel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
     pixel_gemm: 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
-    pixel_dw: 16 x [1 2 3 4 5 6 7], 8 x [8 9 10 11 12];
+    pixel_dw: 16 x [1 2 3 4 5 6 7];
     dw: 8 x [1 2 3 4 5 6];
     dwt: 8 x [1 2 3 4 5 6];
     group: 8 x [4 5 6], 16 x [3 4 5 6], 24 x [2 3], 32 x [2];
@@ -36,7 +37,7 @@ crate::generic::kernels! {
     gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6], 12 x [1 2 3], 16 x [1 2], 24 x [1 2];
     channel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
     pixel_gemm: 4 x [1 2 3 4 5 6], 8 x [1 2 3 4 5 6];
-    pixel_dw: 8 x [1 2 3 4 5 6 7], 4 x [8 9 10 11 12];
+    pixel_dw: 8 x [1 2 3 4 5 6 7];
     dw: 4 x [1 2 3 4 5 6];
     dwt: 4 x [1 2 3 4 5 6];
     group: 4 x [4 5 6], 8 x [3 4 5 6], 12 x [2 3], 16 x [2];

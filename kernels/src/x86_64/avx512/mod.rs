@@ -12,7 +12,9 @@
 //!   would wait for one another. Row by row it takes R sums, 9 weights and three vectors of a row: 26
 //!   with 14 rows. Only `f32` has tiles of more than 8 rows, because each height is code of its own.
 //!   There are `dw` tiles with half as long vectors, for rows that fit in them.
-//! * A `pixel_dw` tile takes `MR * NRV` sums and the NRV weights of a tap: 14x2 (MR x NRV) takes 30.
+//! * A `pixel_dw` tile takes, tap by tap, `MR * NRV` sums and the NRV weights of a tap: 8x2 (MR x NRV) takes
+//!   18. Where the taps of a row share columns, it takes MR sums, up to 5 weights and one column: 14 with 8
+//!   pixels.
 //! * The input transform of Winograd holds two rows of values (up to 16), a column of the tile (up to
 //!   8) and one operand. The output transform holds one output column (up to 8 + 6, and the sums of
 //!   the pairs), and keeps other columns in the L1 cache.
@@ -31,7 +33,7 @@ crate::generic::kernels! {
         48 x [1 2 3 4 5 6 7 8 9], 64 x [1 2 3 4 5 6], 96 x [1 2 3 4], 128 x [1 2 3], 192 x [1 2];
     channel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
     pixel_gemm: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-    pixel_dw: 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    pixel_dw: 32 x [1 2 3 4 5 6 7 8];
     dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
     dw in crate::x86_64::avx2::vector::F32x8: 8 x [1 2 3 4 5 6 7 8];
     dwt: 16 x [1 2 3 4 5 6 7 8];
@@ -45,7 +47,7 @@ crate::generic::kernels! {
         24 x [1 2 3 4 5 6 7 8 9], 32 x [1 2 3 4 5 6], 48 x [1 2 3 4], 64 x [1 2 3], 96 x [1 2];
     channel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
     pixel_gemm: 8 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
-    pixel_dw: 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    pixel_dw: 16 x [1 2 3 4 5 6 7 8];
     dw: 8 x [1 2 3 4 5 6 7 8];
     dw in crate::x86_64::avx2::vector::F64x4: 4 x [1 2 3 4];
     dwt: 8 x [1 2 3 4 5 6 7 8];
