@@ -531,16 +531,21 @@ fn sizes_beyond_the_address_space_are_refused() {
     }
 }
 
-/// The number of the last tap counts, not one that wraps around.
+/// Numbers of taps and of columns count, and not what they are once they have wrapped around.
 #[test]
-fn taps_beyond_the_address_space_are_refused() {
+fn numbers_that_wrap_around_are_refused() {
     fn check<T: Real>(kernel: &DepthwisePixelKernel<T>) {
+        let refused = |reason: &str, columns: PixelColumns| {
+            let message = refusal(kernel, 1, needed(kernel, 1), |x, _| x.columns = columns).expect("refused");
+            assert!(message.contains(reason), "{kernel:?}: {message}, not {reason}");
+        };
+        let columns = PixelColumns { first: 0, advance: 1, taps: 3, spacing: 0, step: 1, count: 0, pixel: 0 };
         for taps in [usize::MAX, usize::MAX - 1, isize::MAX as usize + 1] {
-            let message = refusal(kernel, 1, needed(kernel, 1), |x, _| {
-                (x.columns.taps, x.columns.spacing, x.columns.step) = (taps, 0, 1);
-            });
-            assert!(message.is_some_and(|message| message.contains("numbers of taps overflow")), "{kernel:?}: {taps}");
+            refused("numbers of taps overflow", PixelColumns { taps, ..columns });
         }
+        // From the first column to the last there are more than an address has.
+        let advance = usize::MAX / (2 * kernel.mr() + 1) - 1;
+        refused("columns are too far away", PixelColumns { first: isize::MIN, advance, ..columns });
     }
     for_each_kernel!(check);
 }
