@@ -16,6 +16,11 @@ impl Blocks {
         Self { total, size: total.div_ceil(total.div_ceil(most).max(1)).max(1) }
     }
 
+    /// Blocks of multiples of `unit`, but for the last one. `unit` divides what they may have at most.
+    pub(crate) fn of_multiples(self, unit: usize) -> Self {
+        Self { size: self.size.next_multiple_of(unit), ..self }
+    }
+
     pub(crate) fn times(self, count: usize) -> Self {
         Self { total: self.total * count, size: self.size * count }
     }

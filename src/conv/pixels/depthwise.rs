@@ -24,9 +24,9 @@ use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 use crate::{Geometry, Layout, Op};
 
-/// Channels of a block of weights, at most, if a group has no more: what a chunk reads of them stays near while
-/// all taps are summed.
-const MOST_CHANNELS: usize = 256;
+/// Channels of a block of weights, at most, if a group has no more: of small images, the rows that the next rows read
+/// again stay near.
+const MOST_CHANNELS: usize = 128;
 
 /// The kernels, by pixels.
 type DepthwiseHeights<A> = &'static [DepthwisePixelKernel<A>];
@@ -97,10 +97,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 impl DepthwiseBlocking {
     fn new<T: Element>(request: &Request<'_, T>, pixels: usize, most_bytes: usize) -> Result<Self, String> {
         let Request { geometry, machine, threads, .. } = *request;
-        // Blocks of whole groups.
+        // Blocks of whole groups, and of whole cache lines.
         let (c, m) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let repeats = if c == 1 { m } else { 1 };
-        let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).times(m);
+        let line = size_of::<Line>() / size_of::<T::Acc>();
+        let unit = if line.is_multiple_of(m) { line / m } else { 1 };
+        let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).of_multiples(unit).times(m);
         let parts = channels.count();
         let needs = TileNeeds { pixels, in_rows: true, channels: channels.size(), repeats, parts, is_joined: false };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;

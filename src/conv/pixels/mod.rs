@@ -7,7 +7,8 @@
 //!
 //! - [`gemm`]: vectors run along output channels. M = output pixels, K = taps * C/group, N = M/group. The
 //!   weights are those of `channel-gemm`.
-//! - [`depthwise`]: vectors run along channels, which X and Y have in common.
+//! - [`depthwise`]: vectors run along channels, which X and Y have in common. Its tiles have pixels of one row, whose
+//!   columns are equally far apart: a table of rows takes the place of that of pixels ([`rows`]).
 
 mod chunk;
 pub(super) mod depthwise;
