@@ -32,7 +32,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
     // SAFETY: the caller's promise. Activations in place read what the blocks have stored.
     unsafe {
         for number in 0..rows * tiles {
-            let tile = &Tile::new(args, (number / tiles, number % tiles), MR);
+            let tile = &PixelTile::new(args, (number / tiles, number % tiles), MR);
             match (apart, taps) {
                 _ if const { fits_groups::<V>(MR) } && args.group > 1 => groups::<V, MR>(args, tile),
                 (1, 3) => rows_of_taps::<V, MR, 3, 1>(args, tile),
@@ -62,7 +62,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
 }
 
 /// A tile of the pixels of a row.
-struct Tile {
+struct PixelTile {
     /// The places of its rows of X.
     places: *const u32,
     /// The column that its first pixel reads through the first tap of a row.
@@ -73,8 +73,8 @@ struct Tile {
     pixel: usize,
 }
 
-impl Tile {
-    /// Tile number `tile` of a row.
+impl PixelTile {
+    /// PixelTile number `tile` of a row.
     #[inline(always)]
     fn new<T>(args: &DepthwisePixelArgs<T>, (row, tile): (usize, usize), mr: usize) -> Self {
         let PixelColumns { first, advance, taps, spacing, count, .. } = args.columns;
@@ -88,7 +88,7 @@ impl Tile {
 
 /// What a tile reads of a row, from a channel and a column on.
 #[derive(Clone, Copy)]
-struct TileRow<T> {
+struct RowReader<T> {
     /// The column, which may lie outside of the row.
     x: *const T,
     /// The weights of the first tap that reads it.
@@ -100,13 +100,13 @@ struct TileRow<T> {
     len: usize,
 }
 
-impl<T> TileRow<T> {
+impl<T> RowReader<T> {
     /// What the first pixel reads through the first tap of row number `row` of the kernel. None if that is padding.
     ///
     /// # Safety
     /// The tile is one of `args`, and the row one of the kernel.
     #[inline(always)]
-    unsafe fn first(args: &DepthwisePixelArgs<T>, tile: &Tile, row: usize, c: usize) -> Option<Self> {
+    unsafe fn first(args: &DepthwisePixelArgs<T>, tile: &PixelTile, row: usize, c: usize) -> Option<Self> {
         // SAFETY: the caller's promise.
         let (place, number) = unsafe { (*tile.places.add(row), *args.numbers.add(row) as usize) };
         let PixelColumns { count, pixel, .. } = args.columns;
@@ -148,7 +148,7 @@ impl<T> TileRow<T> {
 /// # Safety
 /// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &Tile) {
+unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &PixelTile) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
@@ -170,7 +170,7 @@ unsafe fn groups<V: Simd, const MR: usize>(args: &DepthwisePixelArgs<V::Elem>, t
 #[inline(always)]
 unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
-    tile: &Tile,
+    tile: &PixelTile,
     c: usize,
     n: usize,
 ) {
@@ -178,7 +178,7 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        for tile_row in (0..args.row_taps).filter_map(|row| TileRow::first(args, tile, row, c)) {
+        for tile_row in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             for tap in 0..args.columns.taps {
                 let tap = tile_row.behind(args, tap);
                 let mut x = [V::splat(V::Elem::ZERO); MR];
@@ -202,7 +202,7 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
 /// # Safety
 /// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn each_tap<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &Tile) {
+unsafe fn each_tap<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &PixelTile) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
@@ -233,7 +233,7 @@ unsafe fn each_tap<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwiseP
 #[inline(always)]
 unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize, const S: usize>(
     args: &DepthwisePixelArgs<V::Elem>,
-    tile: &Tile,
+    tile: &PixelTile,
 ) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
@@ -258,7 +258,7 @@ unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize, const S: usize
 #[inline(always)]
 unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
-    tile: &Tile,
+    tile: &PixelTile,
     c: usize,
     n: usize,
 ) {
@@ -266,7 +266,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     unsafe {
         // Sums begin with the bias, which saves adding it.
         let mut acc = [row::<V, NRV, WHOLE>(args.store.bias.add(c), n); MR];
-        for tile_row in (0..args.row_taps).filter_map(|row| TileRow::first(args, tile, row, c)) {
+        for tile_row in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             for tap in 0..args.columns.taps {
                 let tap = tile_row.behind(args, tap);
                 let w = row::<V, NRV, WHOLE>(tap.w, n);
@@ -297,14 +297,14 @@ unsafe fn block_of_rows<
     const INSIDE: bool,
 >(
     args: &DepthwisePixelArgs<V::Elem>,
-    tile: &Tile,
+    tile: &PixelTile,
     c: usize,
     n: usize,
 ) {
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        for tile_row in (0..args.row_taps).filter_map(|row| TileRow::first(args, tile, row, c)) {
+        for tile_row in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             if KW > 0 {
                 shared_taps::<V, MR, KW, S, WHOLE, INSIDE>(args, tile_row, n, &mut acc);
                 continue;
@@ -337,7 +337,7 @@ unsafe fn shared_taps<
     const INSIDE: bool,
 >(
     args: &DepthwisePixelArgs<V::Elem>,
-    mut tile_row: TileRow<V::Elem>,
+    mut tile_row: RowReader<V::Elem>,
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
