@@ -74,7 +74,7 @@ struct PixelTile {
 }
 
 impl PixelTile {
-    /// PixelTile number `tile` of a row.
+    /// Tile number `tile` of a row.
     #[inline(always)]
     fn new<T>(args: &DepthwisePixelArgs<T>, (row, tile): (usize, usize), mr: usize) -> Self {
         let PixelColumns { first, advance, taps, spacing, count, .. } = args.columns;
@@ -178,9 +178,9 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        for tile_row in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
+        for reader in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             for tap in 0..args.columns.taps {
-                let tap = tile_row.behind(args, tap);
+                let tap = reader.behind(args, tap);
                 let mut x = [V::splat(V::Elem::ZERO); MR];
                 for i in 0..MR {
                     x[i] = row::<V, 1, WHOLE>(tap.pixel(args, i), n)[0];
@@ -266,9 +266,9 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
     unsafe {
         // Sums begin with the bias, which saves adding it.
         let mut acc = [row::<V, NRV, WHOLE>(args.store.bias.add(c), n); MR];
-        for tile_row in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
+        for reader in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             for tap in 0..args.columns.taps {
-                let tap = tile_row.behind(args, tap);
+                let tap = reader.behind(args, tap);
                 let w = row::<V, NRV, WHOLE>(tap.w, n);
                 for i in 0..MR {
                     let x = row::<V, NRV, WHOLE>(tap.pixel(args, i), n);
@@ -304,18 +304,18 @@ unsafe fn block_of_rows<
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        for tile_row in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
+        for reader in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             if KW > 0 {
-                shared_taps::<V, MR, KW, S, WHOLE, INSIDE>(args, tile_row, n, &mut acc);
+                shared_taps::<V, MR, KW, S, WHOLE, INSIDE>(args, reader, n, &mut acc);
                 continue;
             }
             let (taps, mut done) = (args.columns.taps, 0);
             while taps - done == 3 || taps - done > 4 {
-                shared_taps::<V, MR, 3, S, WHOLE, INSIDE>(args, tile_row.behind(args, done), n, &mut acc);
+                shared_taps::<V, MR, 3, S, WHOLE, INSIDE>(args, reader.behind(args, done), n, &mut acc);
                 done += 3;
             }
             while taps > done {
-                shared_taps::<V, MR, 2, S, WHOLE, INSIDE>(args, tile_row.behind(args, done), n, &mut acc);
+                shared_taps::<V, MR, 2, S, WHOLE, INSIDE>(args, reader.behind(args, done), n, &mut acc);
                 done += 2;
             }
         }
@@ -337,7 +337,7 @@ unsafe fn shared_taps<
     const INSIDE: bool,
 >(
     args: &DepthwisePixelArgs<V::Elem>,
-    mut tile_row: RowReader<V::Elem>,
+    mut reader: RowReader<V::Elem>,
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
@@ -346,11 +346,11 @@ unsafe fn shared_taps<
     unsafe {
         let mut weights = [V::splat(V::Elem::ZERO); KW];
         for k in 0..KW {
-            weights[k] = row::<V, 1, WHOLE>(tile_row.behind(args, k).w, n)[0];
+            weights[k] = row::<V, 1, WHOLE>(reader.behind(args, k).w, n)[0];
         }
         let mut next = || {
-            let x = row::<V, 1, WHOLE>(tile_row.place::<INSIDE>(), n)[0];
-            tile_row.x = V::in_order(tile_row.x.wrapping_add(spacing * pixel));
+            let x = row::<V, 1, WHOLE>(reader.place::<INSIDE>(), n)[0];
+            reader.x = V::in_order(reader.x.wrapping_add(spacing * pixel));
             x
         };
         // For each pixel the columns that lie before what the next one reads first.
