@@ -29,18 +29,14 @@ pub struct PixelColumns {
 }
 
 impl PixelColumns {
-    /// Whether some pixels, one more pixel and tap, and all columns that there are, lie less than half of the address
-    /// space away from column 0.
-    fn are_in_reach<T>(&self, pixels: usize) -> bool {
+    /// Whether the columns of some pixels, of one more pixel and tap, and all that there are, have numbers.
+    fn have_numbers(&self, pixels: usize) -> bool {
         let end = || {
             let pixels = pixels.max(1).checked_mul(self.advance)?;
             let taps = self.taps.max(1).checked_mul(self.spacing)?;
             self.first.checked_add_unsigned(pixels)?.checked_add_unsigned(taps)
         };
-        let pixel = self.pixel.max(1).checked_mul(size_of::<T>());
-        let bytes = |column: isize| column.checked_mul(isize::try_from(pixel?).ok()?);
-        let columns = [Some(self.first), end(), isize::try_from(self.count).ok()];
-        columns.into_iter().all(|column| column.and_then(bytes).is_some())
+        end().is_some() && isize::try_from(self.count).is_ok()
     }
 }
 
@@ -79,7 +75,8 @@ impl<T> PixelRows<'_, T> {
         assert!(places.len() == rows.saturating_mul(numbers.len()), "each row has a place for each row of the kernel");
         assert!(zeros.len() >= channels, "too few zeros");
         let of_row = tiles.saturating_mul(mr).saturating_add(from);
-        assert!(columns.are_in_reach::<T>(of_row), "columns are too far away");
+        assert!(columns.have_numbers(of_row), "columns are too far away");
+        assert!(columns.taps <= 1 || columns.step != 0, "taps of a row have the same number");
         assert!(columns.pixel > 0 || columns.count == 0, "columns of X are in the same place");
         let furthest = places.iter().filter(|place| **place < PixelTaps::ZEROS).max();
         if let Some(furthest) = furthest.filter(|_| columns.count > 0) {

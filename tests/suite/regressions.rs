@@ -639,3 +639,11 @@ fn taps_that_reach_beyond_32_bits_are_padding() {
 fn phases_that_read_only_padding_copy_no_rows() {
     check(&layer(ConvTranspose::new([1, 1, 2]).strides([2]).output_padding([1]).pads([4, 0]), [1, 1, 2]));
 }
+
+/// A first `pixel-depthwise` without tables compared addresses, and refused columns whose distance in bytes has no number.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn columns_of_many_channels_may_be_far_away() {
+    let conv = Conv::new([4, 1, 1, 2]).group(4).dilations([1, 1 << 59]).pads([0, 1 << 59, 0, 0]);
+    check_huge(&layer(conv, [1, 4, 2, 3]));
+}

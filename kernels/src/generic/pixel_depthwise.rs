@@ -79,25 +79,24 @@ impl PixelTile {
     fn new<T>(args: &DepthwisePixelArgs<T>, (row, tile): (usize, usize), mr: usize) -> Self {
         let PixelColumns { first, advance, taps, spacing, count, .. } = args.columns;
         let pixel = args.from + tile * mr;
-        let column = first + (pixel * advance) as isize;
-        let behind = column + ((mr - 1) * advance + taps.saturating_sub(1) * spacing) as isize;
+        let column = first.wrapping_add_unsigned(pixel * advance);
+        let last = column.wrapping_add_unsigned((mr - 1) * advance + taps.saturating_sub(1) * spacing);
         let places = args.places.wrapping_add(row * args.row_taps);
-        Self { places, column, is_inside: column >= 0 && behind < count as isize, pixel: row * args.width + pixel }
+        Self { places, column, is_inside: column >= 0 && last < count as isize, pixel: row * args.width + pixel }
     }
 }
 
 /// What a tile reads of a row, from a channel and a column on.
 #[derive(Clone, Copy)]
 struct RowReader<T> {
-    /// The column, which may lie outside of the row.
+    /// The column, and its number. Those that lie before the row wrap to great numbers.
     x: *const T,
+    column: usize,
     /// The weights of the first tap that reads it.
     w: *const T,
-    /// In place of columns outside of the row.
+    /// In place of columns from `count` on.
     zeros: *const T,
-    /// Where the row begins, and how many bytes lie behind that.
-    begin: usize,
-    len: usize,
+    count: usize,
 }
 
 impl<T> RowReader<T> {
@@ -109,37 +108,41 @@ impl<T> RowReader<T> {
     unsafe fn first(args: &DepthwisePixelArgs<T>, tile: &PixelTile, row: usize, c: usize) -> Option<Self> {
         // SAFETY: the caller's promise.
         let (place, number) = unsafe { (*tile.places.add(row), *args.numbers.add(row) as usize) };
-        let PixelColumns { count, pixel, .. } = args.columns;
-        let begin = args.x.wrapping_add(place as usize + c);
+        let (column, PixelColumns { count, pixel, .. }) = (tile.column as usize, args.columns);
         (place < PixelTaps::ZEROS).then(|| Self {
-            x: begin.wrapping_offset(tile.column * pixel as isize),
+            x: args.x.wrapping_add(place as usize + c).wrapping_add(column.wrapping_mul(pixel)),
+            column,
             w: args.w.wrapping_add(number * args.group * args.store.channels + c),
             zeros: args.zeros.wrapping_add(c),
-            begin: begin as usize,
-            len: count * pixel * size_of::<T>(),
+            count,
         })
     }
 
-    /// The columns that the same pixel reads through the `taps`-th tap behind this one.
+    /// What the same pixel reads through the `taps`-th tap behind this one.
     #[inline(always)]
     fn behind(&self, args: &DepthwisePixelArgs<T>, taps: usize) -> Self {
-        let PixelColumns { spacing, step, pixel, .. } = args.columns;
-        let w = self.w.wrapping_offset(taps as isize * step * (args.group * args.store.channels) as isize);
-        Self { x: self.x.wrapping_add(taps * spacing * pixel), w, ..*self }
+        let (ld, columns) = (args.group * args.store.channels, taps * args.columns.spacing);
+        let w = self.w.wrapping_offset(taps as isize * args.columns.step * ld as isize);
+        Self { w, ..self.right(args, columns) }
+    }
+
+    /// So many columns further on, with the same weights.
+    #[inline(always)]
+    fn right(&self, args: &DepthwisePixelArgs<T>, columns: usize) -> Self {
+        let x = self.x.wrapping_add(columns.wrapping_mul(args.columns.pixel));
+        Self { x, column: self.column.wrapping_add(columns), ..*self }
     }
 
     /// The column, which is one of the row if the tile is `INSIDE`.
     #[inline(always)]
     fn place<const INSIDE: bool>(&self) -> *const T {
-        // Columns before the row wrap to great distances.
-        if INSIDE || (self.x as usize).wrapping_sub(self.begin) < self.len { self.x } else { self.zeros }
+        if INSIDE || self.column < self.count { self.x } else { self.zeros }
     }
 
     /// What pixel `i` reads through the tap.
     #[inline(always)]
     fn pixel(&self, args: &DepthwisePixelArgs<T>, i: usize) -> *const T {
-        let PixelColumns { advance, pixel, .. } = args.columns;
-        Self { x: self.x.wrapping_add(i * advance * pixel), ..*self }.place::<false>()
+        self.right(args, i * args.columns.advance).place::<false>()
     }
 }
 
@@ -341,7 +344,6 @@ unsafe fn shared_taps<
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
-    let PixelColumns { spacing, pixel, .. } = args.columns;
     // SAFETY: the caller's promise.
     unsafe {
         let mut weights = [V::splat(V::Elem::ZERO); KW];
@@ -350,7 +352,8 @@ unsafe fn shared_taps<
         }
         let mut next = || {
             let x = row::<V, 1, WHOLE>(reader.place::<INSIDE>(), n)[0];
-            reader.x = V::in_order(reader.x.wrapping_add(spacing * pixel));
+            reader = reader.right(args, args.columns.spacing);
+            reader.x = V::in_order(reader.x);
             x
         };
         // For each pixel the columns that lie before what the next one reads first.
