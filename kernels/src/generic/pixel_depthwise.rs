@@ -344,6 +344,8 @@ unsafe fn shared_taps<
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
+    // Read before the loads that stay in order, behind each of which memory may be another one to the compiler.
+    let (spacing, elements) = (args.columns.spacing, args.columns.spacing.wrapping_mul(args.columns.pixel));
     // SAFETY: the caller's promise.
     unsafe {
         let mut weights = [V::splat(V::Elem::ZERO); KW];
@@ -352,8 +354,8 @@ unsafe fn shared_taps<
         }
         let mut next = || {
             let x = row::<V, 1, WHOLE>(reader.place::<INSIDE>(), n)[0];
-            reader = reader.right(args, args.columns.spacing);
-            reader.x = V::in_order(reader.x);
+            reader.x = V::in_order(reader.x.wrapping_add(elements));
+            reader.column = reader.column.wrapping_add(spacing);
             x
         };
         // For each pixel the columns that lie before what the next one reads first.
