@@ -22,7 +22,7 @@ use crate::simd::Simd;
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
     let DepthwisePixelArgs { rows, tiles, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
     let PixelColumns { advance, spacing, taps, .. } = args.columns;
-    // Columns of a row that pixels are apart from each other, in columns from one tap to the next.
+    // How many taps lie between two neighbouring pixels, where taps share columns. 0 where they do not.
     let apart = match advance {
         _ if const { MR == 1 } || taps == 1 => 0,
         advance if advance == spacing => 1,
