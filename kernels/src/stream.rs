@@ -393,7 +393,7 @@ fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &
 }
 
 /// Reorders a row that is kept by phases: `dst[i] = src[r % phases * span + r / phases]` for `r = first
-/// + i`. A span of 0 repeats each element.
+/// + i`.
 ///
 /// # Panics
 /// If `src` is too short, or there is no phase.
@@ -422,6 +422,27 @@ pass!(Interleave<T: Real> { even: &'a [T], odd: &'a [T], dst: &'a mut [T] } {
     }
     if let [last] = last {
         *last = even[pairs.len()];
+    }
+});
+
+/// Repeats each element: `dst[i] = src[i / times]`.
+///
+/// # Panics
+/// If `times` does not divide the length of `dst`, or `src` is too short.
+pub fn repeat<T: Real>(isa: Isa, src: &[T], times: usize, dst: &mut [T]) {
+    assert!(times > 0 && dst.len().is_multiple_of(times), "each element is repeated as often");
+    let src = &src[..dst.len() / times];
+    match times {
+        2 => with_isa(isa, Repeat::<T, 2> { src, dst }),
+        4 => with_isa(isa, Repeat::<T, 4> { src, dst }),
+        8 => with_isa(isa, Repeat::<T, 8> { src, dst }),
+        _ => dst.chunks_exact_mut(times).zip(src).for_each(|(dst, src)| dst.fill(*src)),
+    }
+}
+
+pass!(Repeat<T: Real, const N> { src: &'a [T], dst: &'a mut [T] } {
+    for (dst, src) in dst.as_chunks_mut::<N>().0.iter_mut().zip(src) {
+        *dst = [*src; N];
     }
 });
 

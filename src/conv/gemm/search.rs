@@ -23,8 +23,9 @@ use crate::{Axis, Geometry};
 const MOST_STEPS: usize = 512;
 /// Panels of A from which on packing B can pay: each reads it once more.
 const PACK_PANELS: usize = 3;
-/// The same where X does not begin at a cache line, though its rows are whole lines: every vector
-/// that is read in place then crosses into the next one.
+/// The same where vectors that are read in place cross from one cache line into the next: because X does not
+/// begin at a line, or because its rows are no whole lines and a tile, which is one line wide, would then read
+/// two.
 const PACK_PANELS_OFF_LINE: usize = 8;
 /// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's
 /// sets, or fewer, and drive one another out; otherwise reading them in place is as fast as reading
@@ -265,7 +266,7 @@ impl<T: Element> GemmSearch<'_, T> {
         let (channels, panels) = (geometry.in_channels_per_group(), tiles.panels.count());
         let (columns, vectors) = (self.vectors().div_ceil(task_vectors), task_vectors.min(self.vectors()));
         let split = GemmSplit { images: geometry.batch, groups: geometry.group, columns, panels, shares };
-        let reading = RowReading::new::<T>(geometry, panels);
+        let reading = RowReading::new::<T>(geometry, panels, tiles.widest() * tiles.lanes);
         let source = SourcePlan::Rows(reading, task_vectors * tiles.lanes);
         let blocking = GemmBlocking { source, k, packed_block: channels, k_parts: k.count(), vectors, split };
         // As f64: hostile sizes may exceed usize.
@@ -288,15 +289,17 @@ impl<T: Element> GemmSearch<'_, T> {
 }
 
 impl RowReading {
-    /// How rows of X are read by so many panels of A.
-    fn new<T: Element>(geometry: &Geometry, panels: usize) -> Self {
+    /// How rows of X are read by so many panels of A, in tiles of some columns.
+    fn new<T: Element>(geometry: &Geometry, panels: usize, tile: usize) -> Self {
         let row_bytes = geometry.input_spatial() * size_of::<T>();
         let is_in_conflict = geometry.in_channels_per_group() > FEW_ROWS
             && row_bytes.is_multiple_of(CONFLICT_BYTES)
             && panels >= PACK_PANELS;
-        if !T::DIRECT || is_in_conflict {
+        let (may_pack, has_whole_lines) = (panels >= PACK_PANELS_OFF_LINE, row_bytes.is_multiple_of(Prefetch::LINE));
+        let doubles_lines = !has_whole_lines && tile * size_of::<T>() <= Prefetch::LINE;
+        if !T::DIRECT || is_in_conflict || (may_pack && doubles_lines) {
             Self::Packed
-        } else if panels >= PACK_PANELS_OFF_LINE && row_bytes.is_multiple_of(Prefetch::LINE) {
+        } else if may_pack && has_whole_lines {
             Self::InPlaceIfAligned
         } else {
             Self::InPlace

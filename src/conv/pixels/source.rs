@@ -112,8 +112,7 @@ impl PixelSource {
             return copy;
         }
         let repeated = &mut repeated[..window.rows() * places.row];
-        // Phases that all begin with the first element.
-        stream::interleave(isa, copy, (repeats, 0), 0, repeated);
+        stream::repeat(isa, copy, repeats, repeated);
         repeated
     }
 }
