@@ -406,6 +406,11 @@ impl Resize {
         Ok((matches!(by, By::Scales(_)) || is_one).then_some(Self { by, place, round }))
     }
 
+    /// Whether elements of Y lie between those of X, and are not the nearest ones.
+    pub(crate) fn is_linear(&self) -> bool {
+        self.round.is_none()
+    }
+
     /// The sizes of Y, for those of X; `None` if Y would be very large.
     pub(crate) fn sizes(&self, x_sizes: [usize; 2]) -> Option<[usize; 2]> {
         let sizes = match self.by {
