@@ -38,30 +38,51 @@ impl Part<'_> {
     }
 }
 
+/// Channels that are computed together: a vector of the usual CPU. Most tensors have too few for what the compiler would
+/// make of a loop over all of them.
+const LANES: usize = 8;
+
+/// `y[i] = of(one[i], other[i])`.
+#[inline(always)]
+fn zip(one: &[f32], other: &[f32], y: &mut [f32], of: impl Fn(f32, f32) -> f32) {
+    let ((ones, one), (others, other)) = (one.as_chunks::<LANES>(), other.as_chunks::<LANES>());
+    let (vectors, y) = y.as_chunks_mut::<LANES>();
+    for ((y, one), other) in vectors.iter_mut().zip(ones).zip(others) {
+        *y = std::array::from_fn(|i| of(one[i], other[i]));
+    }
+    for ((y, one), other) in y.iter_mut().zip(one).zip(other) {
+        *y = of(*one, *other);
+    }
+}
+
 /// `x * by`, where `of_factors` pixels have the same factors.
 pub(crate) fn product(x: Pixels<'_>, by: Pixels<'_>, of_factors: usize, y: Part<'_>) {
-    Arch::new().dispatch(|| {
-        y.each(|pixel, y| {
-            for ((y, x), by) in y.iter_mut().zip(x.get(pixel)).zip(by.get(pixel / of_factors)) {
-                *y = x * by;
-            }
-        });
-    });
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            y.each(|pixel, y| zip(x.get(pixel), by.get(pixel / of_factors), y, |x, by| x * by));
+        },
+    );
 }
 
 /// `x`, or where it is negative `x * slope`.
 pub(crate) fn slopes(x: Pixels<'_>, slopes: &[f32], y: Part<'_>) {
-    Arch::new().dispatch(|| {
-        y.each(|pixel, y| {
-            for ((y, x), slope) in y.iter_mut().zip(x.get(pixel)).zip(slopes) {
-                *y = if *x < 0.0 { x * slope } else { *x };
-            }
-        });
-    });
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            y.each(|pixel, y| zip(x.get(pixel), slopes, y, |x, slope| if x < 0.0 { x * slope } else { x }));
+        },
+    );
 }
 
 pub(crate) fn copy(x: Pixels<'_>, y: Part<'_>) {
-    y.each(|pixel, y| y.copy_from_slice(x.get(pixel)));
+    y.each(|pixel, y| copy_pixel(x.get(pixel), y));
+}
+
+/// Most pixels are too short for a call of `memcpy`.
+#[inline(always)]
+fn copy_pixel(x: &[f32], y: &mut [f32]) {
+    zip(x, x, y, |x, _| x);
 }
 
 /// Pixels between four others.
@@ -71,64 +92,71 @@ pub(crate) fn resize(x: Pixels<'_>, [height, width]: [usize; 2], sources: &[Sour
     let mut pixels = elements.chunks_mut(step);
     let mut at = first;
     let mut between = Vec::new();
-    Arch::new().dispatch(|| {
-        while pixels.len() > 0 {
-            let (row, column) = (at / columns.len(), at % columns.len());
-            let (above, below, share) = rows[row % rows.len()];
-            let of_row = |source: usize| (row / rows.len() * height + source) * width;
-            // A row between two rows, unless it is one of them.
-            let blended = above != below && share != 0.0;
-            if blended {
-                between.resize(width * channels, 0.0);
-                for (i, y) in between.chunks_exact_mut(channels).enumerate() {
-                    blend(x.get(of_row(above) + i), x.get(of_row(below) + i), share, y);
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            while pixels.len() > 0 {
+                let (row, column) = (at / columns.len(), at % columns.len());
+                let (above, below, share) = rows[row % rows.len()];
+                let of_row = |source: usize| (row / rows.len() * height + source) * width;
+                // A row between two rows, unless it is one of them.
+                let blended = above != below && share != 0.0;
+                if blended {
+                    between.resize(width * channels, 0.0);
+                    for (i, y) in between.chunks_exact_mut(channels).enumerate() {
+                        blend(x.get(of_row(above) + i), x.get(of_row(below) + i), share, y);
+                    }
+                }
+                let source = |column: usize| match blended {
+                    true => &between[column * channels..][..channels],
+                    false => x.get(of_row(above) + column),
+                };
+                for (&(left, right, share), y) in columns[column..].iter().zip(&mut pixels) {
+                    let y = &mut y[..channels];
+                    match left == right || share == 0.0 {
+                        true => copy_pixel(source(left), y),
+                        false => blend(source(left), source(right), share, y),
+                    }
+                    at += 1;
                 }
             }
-            let source = |column: usize| match blended {
-                true => &between[column * channels..][..channels],
-                false => x.get(of_row(above) + column),
-            };
-            for (&(left, right, share), y) in columns[column..].iter().zip(&mut pixels) {
-                let y = &mut y[..channels];
-                match left == right || share == 0.0 {
-                    true => y.copy_from_slice(source(left)),
-                    false => blend(source(left), source(right), share, y),
-                }
-                at += 1;
-            }
-        }
-    });
+        },
+    );
 }
 
 /// Numbers between those of two vectors, by the share of the second one.
 #[inline(always)]
 fn blend(one: &[f32], other: &[f32], share: f32, y: &mut [f32]) {
-    for ((y, one), other) in y.iter_mut().zip(one).zip(other) {
-        *y = one * (1.0 - share) + other * share;
-    }
+    zip(one, other, y, |one, other| one * (1.0 - share) + other * share);
 }
 
 /// The maximum or the mean of each window.
 pub(crate) fn pool(x: Pixels<'_>, windows: &Windows, y: Part<'_>) {
     let (width, dilation) = (windows.width(), windows.dilation());
-    let (mut rows, mut rows_of) = (Vec::new(), usize::MAX);
-    Arch::new().dispatch(|| {
-        y.each(|pixel, y| {
-            if pixel / width != rows_of {
-                rows_of = pixel / width;
-                windows.rows(rows_of, &mut rows);
-            }
-            let (first, count) = windows.columns(pixel % width);
-            let taps = Taps { rows: &rows, first, count, dilation };
-            match windows.mean {
-                None => reduce(x, taps, y, f32::NEG_INFINITY, |y, x| if x > y { x } else { y }, 1.0),
-                Some(mean) => {
-                    let of_window = if mean == Mean::OfWindow { windows.volume } else { rows.len() * count };
-                    reduce(x, taps, y, 0.0, |y, x| y + x, of_window as f32);
+    let Part { elements, step, channels, first } = y;
+    let (mut row, mut begin) = (first / width, first % width);
+    let (mut pixels, mut rows) = (elements.chunks_mut(step), Vec::new());
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            while pixels.len() > 0 {
+                windows.rows(row, &mut rows);
+                for (column, y) in (begin..width).zip(&mut pixels) {
+                    let (first, count) = windows.columns(column);
+                    let (taps, y) = (Taps { rows: &rows, first, count, dilation }, &mut y[..channels]);
+                    match windows.mean {
+                        None => reduce(x, taps, y, f32::NEG_INFINITY, |y, x| if x > y { x } else { y }),
+                        Some(mean) => {
+                            reduce(x, taps, y, 0.0, |y, x| y + x);
+                            let of_window = if mean == Mean::OfWindow { windows.volume } else { rows.len() * count };
+                            y.iter_mut().for_each(|y| *y /= of_window as f32);
+                        }
+                    }
                 }
+                (row, begin) = (row + 1, 0);
             }
-        });
-    });
+        },
+    );
 }
 
 /// Pixels of X: so many of each row, from one on.
@@ -140,22 +168,32 @@ struct Taps<'a> {
     dilation: usize,
 }
 
-/// What some pixels come to, divided by a number.
+/// What some pixels come to: as many channels at a time as there are, so that sums of many vectors hide the latency.
 #[inline(always)]
-fn reduce(x: Pixels<'_>, taps: Taps<'_>, y: &mut [f32], zero: f32, add: impl Fn(f32, f32) -> f32, by: f32) {
-    let (wide, narrow) = y.as_chunks_mut::<32>();
-    let done = 32 * wide.len();
-    for (i, y) in wide.iter_mut().enumerate() {
-        *y = reduced(x, taps, 32 * i, zero, &add).map(|sum| sum / by);
+fn reduce(x: Pixels<'_>, taps: Taps<'_>, y: &mut [f32], zero: f32, add: impl Fn(f32, f32) -> f32) {
+    let mut channel = 0;
+    let y = reduce_by::<{ 4 * LANES }>(x, taps, &mut channel, y, zero, &add);
+    let y = reduce_by::<{ 2 * LANES }>(x, taps, &mut channel, y, zero, &add);
+    let y = reduce_by::<LANES>(x, taps, &mut channel, y, zero, &add);
+    reduce_by::<1>(x, taps, &mut channel, y, zero, &add);
+}
+
+/// The same, `N` channels at a time from one on. Returns those that are left.
+#[inline(always)]
+fn reduce_by<'y, const N: usize>(
+    x: Pixels<'_>,
+    taps: Taps<'_>,
+    channel: &mut usize,
+    y: &'y mut [f32],
+    zero: f32,
+    add: impl Fn(f32, f32) -> f32,
+) -> &'y mut [f32] {
+    let (vectors, rest) = y.as_chunks_mut::<N>();
+    for y in vectors {
+        *y = reduced(x, taps, *channel, zero, &add);
+        *channel += N;
     }
-    let (narrow, rest) = narrow.as_chunks_mut::<8>();
-    let before_rest = done + 8 * narrow.len();
-    for (i, y) in narrow.iter_mut().enumerate() {
-        *y = reduced(x, taps, done + 8 * i, zero, &add).map(|sum| sum / by);
-    }
-    for (i, y) in rest.iter_mut().enumerate() {
-        *y = reduced::<1>(x, taps, before_rest + i, zero, &add)[0] / by;
-    }
+    rest
 }
 
 /// The same of `N` channels. Rows are added to each other, so that the rounding errors of large windows stay small.
