@@ -68,12 +68,16 @@ pub(crate) fn read<'g>(
                 tensors.add_concat(y, parts)?;
                 continue;
             }
-            Kind::Split { first, counts } => {
-                let (reads, mut first) = (reads()?, *first);
-                for (y, count) in unit.outputs.iter().zip(counts) {
-                    let y = tensors.add(*y, LAST, Memory::Within(reads[0], first))?;
-                    tensors.steps.push((Reading::Ready(Work::View), reads.clone(), y));
-                    first += count;
+            Kind::Channels(picks) => {
+                let reads = reads()?;
+                for (y, channels) in unit.outputs.iter().zip(picks) {
+                    let are_neighbours = channels.windows(2).all(|pair| pair[1] == pair[0] + 1);
+                    let (memory, work) = match channels.first() {
+                        Some(first) if are_neighbours => (Memory::Within(reads[0], *first), Work::View),
+                        _ => (Memory::Own, Work::Pick(channels[..].into())),
+                    };
+                    let y = tensors.add(*y, LAST, memory)?;
+                    tensors.steps.push((Reading::Ready(work), reads.clone(), y));
                 }
                 continue;
             }

@@ -7,6 +7,7 @@ use convoke::DType;
 use crate::api::{Failure, Result};
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
+use crate::region::moves;
 use crate::region::unit::{Kind, Unit, is_image};
 
 /// Units that are compiled into one node, in an order in which they can run.
@@ -67,7 +68,10 @@ pub(crate) fn regions<'g>(
         let unit = match finder.pass(node)? {
             Some(layer) if is_layer_of_region(&layer)? && layer.check()?.is_ok() => Some(Unit::of_layer(layer)?),
             _ if finder.is_taken(node) => None,
-            _ => Unit::of(node)?,
+            _ => match moves::unit(node)?.filter(|unit| !unit.nodes.iter().any(|node| finder.is_taken(*node))) {
+                Some(unit) => Some(unit),
+                None => Unit::of(node)?,
+            },
         };
         if let Some(unit) = unit {
             finder.take(&unit.nodes);

@@ -107,7 +107,7 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Resize(resize) if resize.is_linear() => [0.4, 1.4],
         Kind::Slopes(_) => [0.2, 3.0],
         // Parts lie within the whole, in a region.
-        Kind::Concat | Kind::Split { .. } => [0.0, 0.25],
+        Kind::Concat | Kind::Channels(_) => [0.0, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
     }
 }
@@ -289,7 +289,7 @@ impl Shapes {
             }
             Kind::Product | Kind::Slopes(_) => vec![(*x).clone()],
             Kind::Concat => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
-            Kind::Split { counts, .. } => counts.iter().map(|count| with_channels(*count)).collect(),
+            Kind::Channels(picks) => picks.iter().map(|channels| with_channels(channels.len())).collect(),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! but for layers that take less time with channels first.
 //!
 //! * [`find`](mod@find): which nodes are a region.
-//! * [`unit`](mod@unit): what its units compute, read from nodes.
+//! * [`unit`](mod@unit): what its units compute, read from nodes; [`moves`](mod@moves): those that move channels alone.
 //! * [`compile`](mod@compile): its steps, and which values share memory; [`steps`](mod@steps): what these are.
 //! * [`layouts`](mod@layouts): which layouts a layer reads and writes.
 //! * [`program`](mod@program): the steps for inputs of known shapes; [`passes`](mod@passes): how those that are no convolutions
@@ -11,6 +11,7 @@
 mod compile;
 mod find;
 mod layouts;
+mod moves;
 mod passes;
 mod program;
 mod run;

@@ -79,6 +79,16 @@ pub(crate) fn copy(x: Pixels<'_>, y: Part<'_>) {
     y.each(|pixel, y| copy_pixel(x.get(pixel), y));
 }
 
+/// Some channels of each pixel.
+pub(crate) fn pick(x: Pixels<'_>, channels: &[usize], y: Part<'_>) {
+    y.each(|pixel, y| {
+        let x = x.get(pixel);
+        for (y, channel) in y.iter_mut().zip(channels) {
+            *y = x[*channel];
+        }
+    });
+}
+
 /// Most pixels are too short for a call of `memcpy`.
 #[inline(always)]
 fn copy_pixel(x: &[f32], y: &mut [f32]) {

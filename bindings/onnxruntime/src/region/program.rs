@@ -68,6 +68,12 @@ pub(crate) enum What {
         pixels: usize,
         channels: usize,
     },
+    /// Some channels, of all that X has.
+    Pick {
+        pixels: usize,
+        of: usize,
+        channels: Arc<[usize]>,
+    },
     Slopes {
         pixels: usize,
         slopes: Arc<[f32]>,
@@ -250,6 +256,13 @@ impl Making<'_> {
                 let what = What::Copy { pixels: pixels(&x_shape)?, channels: x_shape[1] };
                 self.push(what, reads, writes);
                 x_shape
+            }
+            Work::Pick(channels) => {
+                let mut shape = x_shape.clone();
+                shape[1] = channels.len();
+                let (pixels, of) = (pixels(&x_shape)?, self.tensors[reads[0]].channels);
+                self.push(What::Pick { pixels, of, channels: channels.clone() }, reads, writes);
+                shape
             }
             Work::View => {
                 let mut shape = x_shape;

@@ -239,6 +239,10 @@ impl TensorsOfRun<'_> {
                 let x = x(*channels)?;
                 share(*pixels, *channels, y, &|part| passes::copy(x, part));
             }
+            What::Pick { pixels, of, channels } => {
+                let x = x(*of)?;
+                share(*pixels, channels.len(), y, &|part| passes::pick(x, channels, part));
+            }
             What::Repeat { from, to } => {
                 let (x, pixel) = self.read(act.reads[0])?;
                 let last = from.last().copied().unwrap_or(0);

@@ -43,6 +43,8 @@ pub(crate) enum Work {
     Product,
     Slopes(Arc<[f32]>),
     Copy,
+    /// Some channels.
+    Pick(Arc<[usize]>),
     /// Nothing is left to do: what is written is where channels of what is read lie.
     View,
     /// Nothing, too: what is written has the channels of all that is read.

@@ -29,11 +29,8 @@ pub(crate) enum Kind<'g> {
     Slopes(Arc<[f32]>),
     /// Channels of the inputs behind one another.
     Concat,
-    /// The channels of the input, so many for each output, from the first one on.
-    Split {
-        first: usize,
-        counts: Vec<usize>,
-    },
+    /// Some channels of the input, for each output.
+    Channels(Vec<Vec<usize>>),
 }
 
 impl<'g> Unit<'g> {
@@ -150,7 +147,7 @@ fn slopes(x: Value<'_>, slope: Value<'_>) -> Result<Option<Arc<[f32]>>> {
 }
 
 /// Integers that are an attribute, or in newer opsets an input.
-fn ints(node: Node<'_>, name: &str, input: usize) -> Result<Option<Vec<i64>>> {
+pub(crate) fn ints(node: Node<'_>, name: &str, input: usize) -> Result<Option<Vec<i64>>> {
     match node.attributes()?.get(name) {
         Some(AttributeValue::Ints(values)) => Ok(Some(values.clone())),
         _ => ints_of_input(node, input),
@@ -162,19 +159,25 @@ fn ints_of_input(node: Node<'_>, input: usize) -> Result<Option<Vec<i64>>> {
     Ok(node.input(input)?.map(Value::ints).transpose()?.flatten().map(<[i64]>::to_vec))
 }
 
+/// Channels of a tensor whose channels are listed, at most.
+pub(crate) const MOST_CHANNELS: usize = 1 << 20;
+
 /// A Split of channels, into counts that are known.
 fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Option<Kind<'g>>> {
     let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
     let counts = outputs.iter().map(|value| channels(*value)).collect::<Result<Option<Vec<_>>>>()?;
     let Some(counts) = counts else { return Ok(None) };
-    let is_whole = channels(x)? == Some(counts.iter().sum());
+    let sum = counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count));
+    let is_whole = sum.is_some_and(|sum| sum <= MOST_CHANNELS) && channels(x)? == sum;
     let of_channels = [1, 1 - rank].contains(&node.attributes()?.int("axis", 0));
-    Ok((of_channels && is_whole).then_some(Kind::Split { first: 0, counts }))
+    let mut all = 0..counts.iter().sum();
+    let parts = counts.iter().map(|count| all.by_ref().take(*count).collect());
+    Ok((of_channels && is_whole).then(|| Kind::Channels(parts.collect())))
 }
 
 /// A Slice of channels by constants, one after the other.
 fn slice<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>) -> Result<Option<Kind<'g>>> {
-    let Some(all) = channels(x)? else { return Ok(None) };
+    let Some(all) = channels(x)?.filter(|all| *all <= MOST_CHANNELS) else { return Ok(None) };
     let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
     let (starts, ends) = (ints(node, "starts", 1)?, ints(node, "ends", 2)?);
     let (axes, steps) = (ints(node, "axes", 3)?, ints_of_input(node, 4)?);
@@ -189,7 +192,7 @@ fn slice<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>) -> Result<Option<Kind<'
         |at: i64| if at < 0 { at.saturating_add(all as i64).max(0) as usize } else { at.min(all as i64) as usize };
     let (first, end) = (place(*start), place(*end));
     let is_told = first < end && channels(y)? == Some(end - first);
-    Ok(is_told.then(|| Kind::Split { first, counts: vec![end - first] }))
+    Ok(is_told.then(|| Kind::Channels(vec![(first..end).collect()])))
 }
 
 /// A maximum or mean over windows.
