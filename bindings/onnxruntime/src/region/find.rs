@@ -1,6 +1,6 @@
 //! Which nodes of a graph are computed together, with channels last between them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use convoke::DType;
 
@@ -127,9 +127,42 @@ fn parts<'g>(nodes: &[Node<'g>], units: Vec<Unit<'g>>) -> Result<Vec<Part<'g>>> 
         .chain(alone)
         .map(|(unit, nodes)| Part { can_join: unit.is_some(), unit, nodes, level: 0, group: 0 })
         .collect();
-    // What a unit reads is computed before its last node.
     parts.sort_by_key(|part| part.nodes.iter().map(place).max());
-    Ok(parts)
+    in_order(parts)
+}
+
+/// Parts in an order in which they can run, near to that in which they are. A part may have its last node behind one that
+/// reads another of its nodes. Parts that read one another come last.
+fn in_order(parts: Vec<Part<'_>>) -> Result<Vec<Part<'_>>> {
+    let of_node: HashMap<_, _> =
+        parts.iter().enumerate().flat_map(|(i, part)| part.nodes.iter().map(move |node| (*node, i))).collect();
+    let (mut readers, mut waits) = (vec![Vec::new(); parts.len()], vec![0; parts.len()]);
+    for (i, part) in parts.iter().enumerate() {
+        for output in
+            part.nodes.iter().map(|node| node.outputs()).collect::<Result<Vec<_>>>()?.concat().into_iter().flatten()
+        {
+            for (reader, _) in output.readers()? {
+                if let Some(&reader) = of_node.get(&reader).filter(|reader| **reader != i) {
+                    readers[i].push(reader);
+                    waits[reader] += 1;
+                }
+            }
+        }
+    }
+    let mut ready: BTreeSet<usize> = (0..parts.len()).filter(|i| waits[*i] == 0).collect();
+    let mut order = Vec::new();
+    while let Some(i) = ready.pop_first() {
+        order.push(i);
+        for &reader in &readers[i] {
+            waits[reader] -= 1;
+            if waits[reader] == 0 {
+                ready.insert(reader);
+            }
+        }
+    }
+    order.extend((0..parts.len()).filter(|i| waits[*i] > 0));
+    let mut parts: Vec<_> = parts.into_iter().map(Some).collect();
+    Ok(order.into_iter().filter_map(|i| parts[i].take()).collect())
 }
 
 /// Parts with the level and the group of each.
