@@ -10,14 +10,16 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 import threading
 
 import onnxruntime
 
 from ._compare import Comparison, Node, compare, table
+from ._faster import faster_session
 
-__all__ = ["PROVIDER", "Comparison", "Node", "add_to", "compare", "devices", "library_path", "register", "table", "unregister"]
+__all__ = ["PROVIDER", "Comparison", "Node", "add_to", "compare", "devices", "faster_session", "library_path", "register", "table", "unregister"]
 
 PROVIDER = "Convoke"
 """The provider's name, as in ``InferenceSession.get_providers()``."""
@@ -117,10 +119,21 @@ def add_to(
 
 
 def _is_added(session_options: onnxruntime.SessionOptions) -> bool:
+    return _entry(session_options, _ADDED) == "1"
+
+
+def _entry(session_options: onnxruntime.SessionOptions, name: str) -> str | None:
+    """An entry of a session's configuration."""
     try:
-        return session_options.get_session_config_entry(_ADDED) == "1"
+        return session_options.get_session_config_entry(name)
     except RuntimeError:  # There is no such entry.
-        return False
+        return None
+
+
+def _chosen(session_options: onnxruntime.SessionOptions) -> dict[str, str]:
+    """The options of convoke that session options have, as the library reads them."""
+    entries = {name: _entry(session_options, f"ep.convoke.{name}") for name in inspect.signature(add_to).parameters}
+    return {name: value for name, value in entries.items() if value is not None}
 
 
 def _switch(value: bool | None) -> str | None:

@@ -79,9 +79,8 @@ def compare(
     Raises ``ValueError`` for a size that is open, and what onnxruntime raises for the model.
     """
     model = model if isinstance(model, bytes) else os.fspath(model)
-    feeds = dict(inputs) if inputs is not None else _inputs(model, dims or {})
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [_compare(model, count, feeds, seconds, layers, options) for count in threads or sorted({1, cores})]
+    feeds = dict(inputs) if inputs is not None else _inputs(_declared(model), dims or {})
+    return [_compare(model, count, feeds, seconds, layers, options) for count in threads or sorted({1, _cores()})]
 
 
 def table(comparisons: Sequence[Comparison], layers: int = 15) -> str:
@@ -111,11 +110,7 @@ def _compare(model: str | bytes, threads: int, feeds: dict, seconds: float, laye
             session = _session(model, threads, options if is_convoke else None)
             load = time.perf_counter() - begin
             outputs = session.run(None, feeds)
-            best, runs, end = math.inf, 0, time.perf_counter() + seconds / rounds
-            while runs < 2 or time.perf_counter() < end:
-                begin = time.perf_counter()
-                session.run(None, feeds)
-                best, runs = min(best, time.perf_counter() - begin), runs + 1
+            best = _least_time(session, feeds, seconds / rounds)
             nodes = _nodes_of_convoke(session) if is_convoke else 0
             del session
             known = sides.get(is_convoke, (math.inf, math.inf, None, 0))
@@ -123,6 +118,16 @@ def _compare(model: str | bytes, threads: int, feeds: dict, seconds: float, laye
     (alone, load_alone, wanted, _), (own, load_own, got, nodes) = sides[False], sides[True]
     profiles = [_profile(model, threads, feeds, options if is_convoke else None) if layers else () for is_convoke in (False, True)]
     return Comparison(threads, alone * 1e3, own * 1e3, load_alone * 1e3, load_own * 1e3, nodes, _difference(got, wanted), *profiles)
+
+
+def _least_time(session: onnxruntime.InferenceSession, feeds: dict, seconds: float, most: float = math.inf) -> float:
+    """The least time of a run, in seconds. There are two runs, or as many as take ``seconds``, but at most ``most``."""
+    best, runs, end = math.inf, 0, time.perf_counter() + seconds
+    while runs < 2 or (runs < most and time.perf_counter() < end):
+        begin = time.perf_counter()
+        session.run(None, feeds)
+        best, runs = min(best, time.perf_counter() - begin), runs + 1
+    return best
 
 
 def _session(model: str | bytes, threads: int, convoke: dict | None, profile: str | None = None) -> onnxruntime.InferenceSession:
@@ -146,14 +151,18 @@ def _nodes_of_convoke(session: onnxruntime.InferenceSession) -> int:
     return sum(len(part.get_nodes()) for part in session.get_provider_graph_assignment_info() if part.ep_name == PROVIDER)
 
 
-def _inputs(model: str | bytes, dims: Mapping[str, int]) -> dict:
-    """Random inputs of the model's shapes: floats of the normal distribution, and zeros of other types."""
+def _declared(model: str | bytes) -> list[onnxruntime.NodeArg]:
+    """The inputs that a model declares."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).get_inputs()
+
+
+def _inputs(declared: Sequence[onnxruntime.NodeArg], dims: Mapping[str, int]) -> dict:
+    """Random inputs of the declared shapes: floats of the normal distribution, and zeros of other types."""
     unused, random, made = set(dims), numpy.random.default_rng(0), {}
-    for value in session.get_inputs():
+    for value in declared:
         shape = []
         for axis, size in enumerate(value.shape):
             if not isinstance(size, int):
@@ -246,6 +255,11 @@ def _shapes(types: Sequence[Mapping[str, Sequence[int]]]) -> str:
     """At most three shapes of a profile."""
     texts = ["x".join(map(str, shape)) or "1" for entry in types for shape in entry.values()]
     return ", ".join(texts[:3] + ["..."] * (len(texts) > 3))
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu() -> str:

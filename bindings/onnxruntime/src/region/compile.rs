@@ -14,7 +14,7 @@ use crate::region::find::inputs;
 use crate::region::layouts::{Choice, FIRST, LAST, Layouts};
 use crate::region::run::RegionLayer;
 use crate::region::steps::{Memory, Step, Tensor, Work, root};
-use crate::region::unit::{Kind, channels, dims};
+use crate::region::unit::{Kind, are_neighbours, channels, dims};
 use crate::session::Session;
 
 /// The steps of a region while its layers are not packed.
@@ -71,9 +71,8 @@ pub(crate) fn read<'g>(
             Kind::Channels(picks) => {
                 let reads = reads()?;
                 for (y, channels) in unit.outputs.iter().zip(picks) {
-                    let are_neighbours = channels.windows(2).all(|pair| pair[1] == pair[0] + 1);
                     let (memory, work) = match channels.first() {
-                        Some(first) if are_neighbours => (Memory::Within(reads[0], *first), Work::View),
+                        Some(first) if are_neighbours(channels) => (Memory::Within(reads[0], *first), Work::View),
                         _ => (Memory::Own, Work::Pick(channels[..].into())),
                     };
                     let y = tensors.add(*y, LAST, memory)?;

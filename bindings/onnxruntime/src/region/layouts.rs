@@ -11,7 +11,7 @@ use crate::graph::{Node, Value};
 use crate::layer::usual_shape;
 use crate::options;
 use crate::region::find::{Region, inputs};
-use crate::region::unit::{Kind, Unit, channels, dims};
+use crate::region::unit::{Kind, Unit, are_neighbours, channels, dims};
 use crate::session::Session;
 use crate::sum;
 
@@ -71,7 +71,8 @@ impl Choice {
                 }
             }
             let computed = unit.outputs.iter().map(|value| shapes.get(*value)).collect::<Result<Option<Vec<_>>>>()?;
-            let elements = computed.map(|shapes| shapes.into_iter().flatten().product::<usize>() as f64);
+            let count = |shape: &Vec<usize>| shape.iter().map(|size| *size as f64).product::<f64>();
+            let elements = computed.map(|shapes| shapes.into_iter().map(count).sum::<f64>());
             estimates = estimates.zip(elements).map(|([here, apart], elements)| {
                 let [own, theirs] = nanoseconds_an_element(&unit.kind);
                 [here + own * elements, apart + theirs * elements]
@@ -107,7 +108,9 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Resize(resize) if resize.is_linear() => [0.4, 1.4],
         Kind::Slopes(_) => [0.2, 3.0],
         // Parts lie within the whole, in a region.
-        Kind::Concat | Kind::Channels(_) => [0.0, 0.25],
+        Kind::Concat => [0.0, 0.25],
+        Kind::Channels(picks) if picks.iter().all(|channels| are_neighbours(channels)) => [0.0, 0.25],
+        Kind::Channels(_) => [0.15, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
     }
 }

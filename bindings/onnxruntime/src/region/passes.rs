@@ -79,14 +79,48 @@ pub(crate) fn copy(x: Pixels<'_>, y: Part<'_>) {
     y.each(|pixel, y| copy_pixel(x.get(pixel), y));
 }
 
-/// Some channels of each pixel.
+/// Some channels of each pixel. Vectors are made of those of every second channel, and of two runs of channels by turns:
+/// of halves and shuffles of them.
 pub(crate) fn pick(x: Pixels<'_>, channels: &[usize], y: Part<'_>) {
-    y.each(|pixel, y| {
-        let x = x.get(pixel);
-        for (y, channel) in y.iter_mut().zip(channels) {
-            *y = x[*channel];
-        }
-    });
+    let first = channels.first().copied().unwrap_or(0);
+    let are_each_second = channels.windows(2).all(|pair| pair[1] == pair[0] + 2);
+    let other = channels.get(1).copied().unwrap_or(0);
+    let are_two_runs =
+        channels.len().is_multiple_of(2) && channels.windows(3).all(|channels| channels[2] == channels[0] + 1);
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            y.each(|pixel, y| {
+                let x = x.get(pixel);
+                if are_each_second && first.is_multiple_of(2) {
+                    each_second::<0>(&x[first..], y);
+                } else if are_each_second {
+                    each_second::<1>(&x[first - 1..], y);
+                } else if are_two_runs {
+                    for (pair, (one, other)) in y.as_chunks_mut().0.iter_mut().zip(x[first..].iter().zip(&x[other..])) {
+                        *pair = [*one, *other];
+                    }
+                } else {
+                    for (y, channel) in y.iter_mut().zip(channels) {
+                        *y = x[*channel];
+                    }
+                }
+            });
+        },
+    );
+}
+
+/// The first or the second of each pair.
+#[inline(always)]
+fn each_second<const PLACE: usize>(x: &[f32], y: &mut [f32]) {
+    let pairs = x.as_chunks::<{ 2 * LANES }>().0;
+    for (y, x) in y.as_chunks_mut::<LANES>().0.iter_mut().zip(pairs) {
+        *y = std::array::from_fn(|i| x[2 * i + PLACE]);
+    }
+    let done = pairs.len().min(y.len() / LANES) * LANES;
+    for (i, y) in y.iter_mut().enumerate().skip(done) {
+        *y = x[2 * i + PLACE];
+    }
 }
 
 /// Most pixels are too short for a call of `memcpy`.

@@ -162,6 +162,11 @@ fn ints_of_input(node: Node<'_>, input: usize) -> Result<Option<Vec<i64>>> {
 /// Channels of a tensor whose channels are listed, at most.
 pub(crate) const MOST_CHANNELS: usize = 1 << 20;
 
+/// Whether channels are those from one on.
+pub(crate) fn are_neighbours(channels: &[usize]) -> bool {
+    channels.windows(2).all(|pair| pair[1] == pair[0] + 1)
+}
+
 /// A Split of channels, into counts that are known.
 fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Option<Kind<'g>>> {
     let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
