@@ -190,7 +190,8 @@ impl View {
         let merged = merged(&self.axes[axis]);
         let Some((&(size, step), inner)) = merged.split_first() else { return Some(view).filter(|_| count == 1) };
         let inner_len = len(inner);
-        if inner_len == 0 || first % inner_len > 0 || count % inner_len > 0 || (first + count) / inner_len > size {
+        let are_whole = first.is_multiple_of(inner_len) && count.is_multiple_of(inner_len);
+        if inner_len == 0 || !are_whole || (first + count) / inner_len > size {
             return None;
         }
         view.first += first / inner_len * step;
@@ -203,8 +204,8 @@ impl View {
         let whole = Self::of(shape);
         let [batch, channels, spatial @ ..] = &self.axes[..] else { return None };
         let is_same = |(own, of_x): (&Axis, &Axis)| merged(own) == merged(of_x);
-        let others = std::iter::once(batch).chain(spatial).zip(whole.axes.iter().take(1).chain(&whole.axes[2..]));
-        if self.axes.len() != shape.len() || !others.map(is_same).fold(true, |all, is| all && is) {
+        let mut others = std::iter::once(batch).chain(spatial).zip(whole.axes.iter().take(1).chain(&whole.axes[2..]));
+        if self.axes.len() != shape.len() || !others.all(is_same) {
             return None;
         }
         let mut places = vec![self.first];
@@ -212,7 +213,7 @@ impl View {
             places = places.iter().flat_map(|place| (0..*size).map(move |i| place + i * step)).collect();
         }
         let plane: usize = shape[2..].iter().product();
-        let channel = |place: usize| Some(place / plane).filter(|c| place % plane == 0 && *c < shape[1]);
+        let channel = |place: usize| Some(place / plane).filter(|c| place.is_multiple_of(plane) && *c < shape[1]);
         places.into_iter().map(channel).collect()
     }
 }
