@@ -289,7 +289,7 @@ impl<T: Element> Plan<T> {
         if stride < image {
             bail!(InvalidShape, "{op}: {name} has an image stride of {stride}, an image has {image} elements");
         }
-        if stride != strides.image && batch > count {
+        if stride != strides.image && image > 0 && batch > count {
             bail!(
                 InvalidShape,
                 "{op}: {name} has an image stride of {stride}, and {batch} images of {image} elements are computed \
@@ -331,7 +331,9 @@ impl<T: Element> Plan<T> {
                 bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel}, a pixel has {channels} elements");
             }
         }
-        Ok(Strides::new(layout, channels, positions, pixel.unwrap_or(channels)))
+        // Pixels without channels have no elements, and a distance would lead lowerings beyond X.
+        let pixel = pixel.filter(|_| channels > 0).unwrap_or(channels);
+        Ok(Strides::new(layout, channels, positions, pixel))
     }
 
     /// The memory of a workspace, if it is enough for some threads.

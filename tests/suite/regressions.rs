@@ -647,3 +647,28 @@ fn columns_of_many_channels_may_be_far_away() {
     let conv = Conv::new([4, 1, 1, 2]).group(4).dilations([1, 1 << 59]).pads([0, 1 << 59, 0, 0]);
     check_huge(&layer(conv, [1, 4, 2, 3]));
 }
+
+/// An X without channels may have any pixel stride, as nothing is read. `pixel-gemm` looked for its pixels, and panicked.
+#[test]
+fn an_x_without_channels_may_have_any_pixel_stride() {
+    fn check<T: Scalar>() {
+        let layers = [
+            layer(Conv::new([3, 0, 1, 1]).strides([2, 1]), [2, 0, 3, 10]),
+            layer(Conv::new([3, 0, 3, 3]).pads([1, 1, 1, 1]), [2, 0, 3, 10]),
+            layer(ConvTranspose::new([0, 3, 2, 2]), [2, 0, 3, 10]),
+        ];
+        let bias = [1.0, 2.0, 3.0].map(T::from_f64);
+        for (layer, combination) in
+            layers.map(Layer::channels_last).iter().flat_map(|layer| Combination::all().map(move |c| (layer, c)))
+        {
+            let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
+            let packed = plan.pack(&[], Some(&bias)).unwrap();
+            for pixel in [3, usize::MAX / 128] {
+                let mut y = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
+                plan.run(Run::new(&[], &packed, &mut y).x_pixel_stride(pixel).x_image_stride(30 * pixel)).unwrap();
+                assert!(y.chunks(3).all(|pixel| bits(pixel) == bits(&bias)), "{combination}: {layer}");
+            }
+        }
+    }
+    for_each_type!(check());
+}
