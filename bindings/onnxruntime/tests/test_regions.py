@@ -87,12 +87,14 @@ BETWEEN = {
     "shuffle": [CONV, ("Reshape", "v pairs", "p", {}), ("Transpose", "p", "q", {"perm": [0, 2, 1, 3, 4]}), ("Reshape", "q whole", "t", {}), END],
     "shuffle-of-five": [CONV, ("Reshape", "v fives", "p", {}), ("Transpose", "p", "q", {"perm": [0, 2, 1, 3, 4]}), ("Reshape", "q whole", "t", {}), END],
     "every-second": [CONV, ("Reshape", "v flat", "p", {}), ("Transpose", "p", "q", {"perm": [1, 0, 2]}), ("Reshape", "q both", "r", {}), ("Gather", "r zeroth", "c", {"axis": 0}), ("Gather", "r minus", "d", {"axis": 0}), ("Concat", "d c", "t", {"axis": 1}), END],
+    # onnxruntime runs the node that gives c last, behind what reads d.
+    "every-second-late": [CONV, ("Reshape", "v flat", "p", {}), ("Transpose", "p", "q", {"perm": [1, 0, 2]}), ("Reshape", "q both", "r", {}), ("Gather", "r zeroth", "c", {"axis": 0}), ("Gather", "r minus", "d", {"axis": 0}), ("MaxPool", "d", "m", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}), ("Concat", "c m", "t", {"axis": 1}), END],
     "every-second-by-split": [CONV, ("Reshape", "v flat", "p", {}), ("Transpose", "p", "q", {"perm": [1, 0, 2]}), ("Reshape", "q tens", "r", {}), ("Split", "r ones", "c d", {"axis": 0}), ("Concat", "d c", "t", {"axis": 1}), END],
 }
 CONSTANTS = W | NUMBERS | SLICED | {"axes": i(-1, 2), "parts": i(9, 11), "w6": normal(5, 11, 1, 1), "k1": i(0), "k2": i(11), "slopes": normal(20, 1, 1)}
 CONSTANTS |= {"pairs": i(0, 2, 10, 12, 17), "fives": i(1, 5, -1, 12, 17), "whole": i(1, -1, 12, 17), "flat": i(10, 2, -1), "both": i(2, 1, 10, 12, 17), "tens": i(2, 10, 12, 17), "ones": i(1, 1), "zeroth": np.array(0, np.int64), "minus": np.array(-1, np.int64)}
 # Nodes whose outputs p, q and r are no images.
-MOVES = {"shuffle", "shuffle-of-five", "every-second", "every-second-by-split"}
+MOVES = {"shuffle", "shuffle-of-five", "every-second", "every-second-late", "every-second-by-split"}
 OF_ONE_SIZE = {"linear-sizes"} | MOVES
 
 

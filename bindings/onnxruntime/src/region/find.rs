@@ -113,7 +113,7 @@ fn is_layer_of_region(layer: &Fusion<'_>) -> Result<bool> {
     layer.has_constant_weights()
 }
 
-/// All nodes of a graph, those of a unit together, in an order in which they can run.
+/// All nodes of a graph, those of a unit together, in the order of their last nodes.
 fn parts<'g>(nodes: &[Node<'g>], units: Vec<Unit<'g>>) -> Result<Vec<Part<'g>>> {
     let places: HashMap<Node<'g>, usize> = nodes.iter().enumerate().map(|(i, node)| (*node, i)).collect();
     let place = |node: &Node<'g>| places.get(node).copied().unwrap_or(usize::MAX);
@@ -128,70 +128,76 @@ fn parts<'g>(nodes: &[Node<'g>], units: Vec<Unit<'g>>) -> Result<Vec<Part<'g>>> 
         .map(|(unit, nodes)| Part { can_join: unit.is_some(), unit, nodes, level: 0, group: 0 })
         .collect();
     parts.sort_by_key(|part| part.nodes.iter().map(place).max());
-    in_order(parts)
+    Ok(parts)
 }
 
-/// Parts in an order in which they can run, near to that in which they are. A part may have its last node behind one that
-/// reads another of its nodes. Parts that read one another come last.
-fn in_order(parts: Vec<Part<'_>>) -> Result<Vec<Part<'_>>> {
-    let of_node: HashMap<_, _> =
-        parts.iter().enumerate().flat_map(|(i, part)| part.nodes.iter().map(move |node| (*node, i))).collect();
-    let (mut readers, mut waits) = (vec![Vec::new(); parts.len()], vec![0; parts.len()]);
+/// What reads a part.
+#[derive(Default)]
+struct Readers {
+    parts: Vec<usize>,
+    /// Whether another graph reads it, too.
+    are_more: bool,
+}
+
+fn readers(parts: &[Part<'_>]) -> Result<Vec<Readers>> {
+    let numbered = parts.iter().enumerate();
+    let of_node: HashMap<_, _> = numbered.flat_map(|(i, part)| part.nodes.iter().map(move |node| (*node, i))).collect();
+    let mut all = Vec::new();
     for (i, part) in parts.iter().enumerate() {
-        for output in
-            part.nodes.iter().map(|node| node.outputs()).collect::<Result<Vec<_>>>()?.concat().into_iter().flatten()
-        {
-            for (reader, _) in output.readers()? {
-                if let Some(&reader) = of_node.get(&reader).filter(|reader| **reader != i) {
-                    readers[i].push(reader);
-                    waits[reader] += 1;
+        let mut readers = Readers::default();
+        for node in &part.nodes {
+            for output in node.outputs()?.into_iter().flatten() {
+                for (reader, _) in output.readers()? {
+                    match of_node.get(&reader) {
+                        Some(&reader) if reader != i => readers.parts.push(reader),
+                        Some(_) => {}
+                        None => readers.are_more = true,
+                    }
                 }
             }
         }
+        all.push(readers);
     }
-    let mut ready: BTreeSet<usize> = (0..parts.len()).filter(|i| waits[*i] == 0).collect();
+    Ok(all)
+}
+
+/// An order in which parts can run, near to that of their numbers. A part may have its last node behind one that reads
+/// another of its nodes. Parts that read one another come last.
+fn order(readers: &[Readers]) -> Vec<usize> {
+    let mut waits = vec![0; readers.len()];
+    readers.iter().flat_map(|readers| &readers.parts).for_each(|reader| waits[*reader] += 1);
+    let mut ready: BTreeSet<usize> = (0..readers.len()).filter(|i| waits[*i] == 0).collect();
     let mut order = Vec::new();
     while let Some(i) = ready.pop_first() {
         order.push(i);
-        for &reader in &readers[i] {
+        for &reader in &readers[i].parts {
             waits[reader] -= 1;
             if waits[reader] == 0 {
                 ready.insert(reader);
             }
         }
     }
-    order.extend((0..parts.len()).filter(|i| waits[*i] > 0));
-    let mut parts: Vec<_> = parts.into_iter().map(Some).collect();
-    Ok(order.into_iter().filter_map(|i| parts[i].take()).collect())
+    order.extend((0..readers.len()).filter(|i| waits[*i] > 0));
+    order
 }
 
-/// Parts with the level and the group of each.
-fn grouped<'g>(mut parts: Vec<Part<'g>>) -> Result<Vec<Part<'g>>> {
-    let mut of_node = HashMap::new();
-    for (i, part) in parts.iter_mut().enumerate() {
-        part.group = i;
-        of_node.extend(part.nodes.iter().map(|node| (*node, i)));
-    }
+/// Parts in an order in which they can run, with the level and the group of each.
+fn grouped(parts: Vec<Part<'_>>) -> Result<Vec<Part<'_>>> {
+    let all = readers(&parts)?;
+    let order = order(&all);
+    let mut place = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(at, part)| place[*part] = at);
+    let mut unplaced: Vec<_> = parts.into_iter().map(Some).collect();
+    let mut parts: Vec<_> = order.iter().filter_map(|part| unplaced[*part].take()).collect();
     let mut edges = Vec::new();
-    for i in 0..parts.len() {
-        let mut readers = Vec::new();
-        let mut is_read_elsewhere = false;
-        for node in &parts[i].nodes {
-            for output in node.outputs()?.into_iter().flatten() {
-                for (reader, _) in output.readers()? {
-                    match of_node.get(&reader) {
-                        Some(&reader) if reader > i => readers.push(reader),
-                        Some(&reader) => is_read_elsewhere |= reader < i,
-                        None => is_read_elsewhere = true,
-                    }
-                }
-            }
-        }
+    for (i, part) in order.iter().enumerate() {
+        let readers = all[*part].parts.iter().map(|reader| place[*reader]);
+        parts[i].group = i;
         // A reader that is not among the nodes behind it: then the way from here is not known.
-        if is_read_elsewhere {
+        if all[*part].are_more || readers.clone().any(|reader| reader < i) {
             parts[i].can_join = false;
         }
-        for reader in readers {
+        for reader in readers.filter(|reader| *reader > i) {
             let leaves = parts[reader].can_join && !parts[i].can_join;
             parts[reader].level = parts[reader].level.max(parts[i].level + usize::from(leaves));
             edges.push((i, reader));

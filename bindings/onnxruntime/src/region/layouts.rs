@@ -106,11 +106,11 @@ impl Choice {
 fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
     match kind {
         Kind::Resize(resize) if resize.is_linear() => [0.4, 1.4],
-        Kind::Slopes(_) => [0.2, 3.0],
+        Kind::Slopes(_) => [0.5, 3.0],
         // Parts lie within the whole, in a region.
         Kind::Concat => [0.0, 0.25],
         Kind::Channels(picks) if picks.iter().all(|channels| are_neighbours(channels)) => [0.0, 0.25],
-        Kind::Channels(_) => [0.15, 0.25],
+        Kind::Channels(_) => [0.3, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
     }
 }

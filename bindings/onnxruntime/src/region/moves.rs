@@ -48,8 +48,11 @@ pub(crate) fn unit<'g>(first: Node<'g>) -> Result<Option<Unit<'g>>> {
 
 /// Whether a shape has elements, not more than memory may have, and not too many channels to list.
 fn is_countable(shape: &[usize]) -> bool {
-    let len = shape.iter().try_fold(1_usize, |len, size| len.checked_mul(*size));
-    len.is_some_and(|len| len > 0) && shape.get(1).is_some_and(|channels| *channels <= MOST_CHANNELS)
+    product(shape).is_some_and(|len| len > 0) && shape.get(1).is_some_and(|channels| *channels <= MOST_CHANNELS)
+}
+
+fn product(sizes: &[usize]) -> Option<usize> {
+    sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))
 }
 
 /// An axis: sizes, and the distances of its elements in X. The last size counts first.
@@ -99,11 +102,11 @@ impl View {
             "Split" => {
                 let of_axis = axis.map_or(0, |axis| len(&self.axes[axis]));
                 let equal = || vec![of_axis.div_ceil(outputs.len()) as i64; outputs.len()];
-                let (counts, mut first) = (list("split")?.unwrap_or_else(equal), 0);
+                let (counts, mut first) = (list("split")?.unwrap_or_else(equal), 0_usize);
                 let parts = counts.into_iter().map(|count| {
-                    let count = usize::try_from(count).ok()?;
-                    first += count;
-                    self.part(axis?, first - count, count)
+                    let (begin, count) = (first, usize::try_from(count).ok()?);
+                    first = begin.checked_add(count)?;
+                    self.part(axis?, begin, count)
                 });
                 let parts: Option<Vec<_>> = parts.collect();
                 return Ok(parts.filter(|_| first == of_axis).map(|parts| outputs.into_iter().zip(parts).collect()));
@@ -123,16 +126,15 @@ impl View {
         let all: usize = self.axes.iter().map(|axis| len(axis)).product();
         let size = |(axis, size): (usize, &i64)| match *size {
             0 => Some(len(self.axes.get(axis)?)),
-            -1 => Some(0),
+            -1 => Some(1),
             size => usize::try_from(size).ok(),
         };
         let mut sizes = shape.iter().enumerate().map(size).collect::<Option<Vec<_>>>()?;
         let mut unknown = (0..shape.len()).filter(|axis| shape[*axis] == -1);
         if let Some(axis) = unknown.next() {
-            let others = sizes.iter().enumerate().filter(|(other, _)| *other != axis);
-            sizes[axis] = all.checked_div(others.map(|(_, size)| *size).product())?;
+            sizes[axis] = all.checked_div(product(&sizes)?)?;
         }
-        if unknown.next().is_some() || sizes.iter().try_fold(1_usize, |all, size| all.checked_mul(*size))? != all {
+        if unknown.next().is_some() || product(&sizes)? != all {
             return None;
         }
         let mut rest = self.axes.iter().flatten().copied().filter(|(size, _)| *size != 1);
@@ -158,8 +160,10 @@ impl View {
     }
 
     fn transposed(&self, order: &[i64]) -> Option<Self> {
-        let axes = order.iter().map(|axis| self.axes.get(usize::try_from(*axis).ok()?).cloned());
-        Some(Self { first: self.first, axes: axes.collect::<Option<_>>()? })
+        let mut left: Vec<_> = self.axes.iter().cloned().map(Some).collect();
+        let axes = order.iter().map(|axis| left.get_mut(usize::try_from(*axis).ok()?)?.take());
+        let axes = axes.collect::<Option<Vec<_>>>()?;
+        (axes.len() == self.axes.len()).then_some(Self { first: self.first, axes })
     }
 
     /// Without an axis, of which only one element is left.
@@ -191,7 +195,7 @@ impl View {
         let Some((&(size, step), inner)) = merged.split_first() else { return Some(view).filter(|_| count == 1) };
         let inner_len = len(inner);
         let are_whole = first.is_multiple_of(inner_len) && count.is_multiple_of(inner_len);
-        if inner_len == 0 || !are_whole || (first + count) / inner_len > size {
+        if inner_len == 0 || !are_whole || first.checked_add(count)? / inner_len > size {
             return None;
         }
         view.first += first / inner_len * step;
@@ -277,9 +281,15 @@ mod tests {
         assert_eq!(x.part(0, 1, 1).unwrap().channels_of(&shape), None);
         assert_eq!(x.reshaped(&[2, 6, 16, 1]).unwrap().channels_of(&shape), None);
         assert_eq!(x.reshaped(&[2, 6, 16]).unwrap().channels_of(&shape), None);
-        for wrong in [&[2, 6, 15][..], &[-1, -1, 16], &[5, -1], &[0, 0, 0, 0, 0], &[-2, 96], &[-1, 0]] {
+        let huge = [1 << 40, 1 << 40, -1];
+        for wrong in
+            [&[2, 6, 15][..], &[-1, -1, 16], &[5, -1], &[0, 0, 0, 0, 0], &[-2, 96], &[-1, 0], &[-1, 0, 7], &huge]
+        {
             assert_eq!(x.reshaped(wrong), None, "{wrong:?}");
         }
-        assert_eq!(x.transposed(&[0, 1, 2, 4]), None);
+        for wrong in [&[0, 1, 2, 4][..], &[0, 1, 1, 3], &[0, 1, 2], &[0, 1, 2, -1]] {
+            assert_eq!(x.transposed(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(x.part(1, 2, usize::MAX), None);
     }
 }

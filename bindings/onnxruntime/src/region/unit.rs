@@ -173,11 +173,11 @@ fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Opti
     let counts = outputs.iter().map(|value| channels(*value)).collect::<Result<Option<Vec<_>>>>()?;
     let Some(counts) = counts else { return Ok(None) };
     let sum = counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count));
-    let is_whole = sum.is_some_and(|sum| sum <= MOST_CHANNELS) && channels(x)? == sum;
+    let Some(sum) = sum.filter(|sum| *sum <= MOST_CHANNELS) else { return Ok(None) };
     let of_channels = [1, 1 - rank].contains(&node.attributes()?.int("axis", 0));
-    let mut all = 0..counts.iter().sum();
+    let mut all = 0..sum;
     let parts = counts.iter().map(|count| all.by_ref().take(*count).collect());
-    Ok((of_channels && is_whole).then(|| Kind::Channels(parts.collect())))
+    Ok((of_channels && channels(x)? == Some(sum)).then(|| Kind::Channels(parts.collect())))
 }
 
 /// A Slice of channels by constants, one after the other.
