@@ -13,7 +13,8 @@ use crate::peak;
 
 /// The streaming passes of `kernels/src/stream.rs`. Each is compiled for every ISA, and for the
 /// types with which it is called.
-pub const PASSES: [&str; 7] = ["Widen", "WidenStrided", "NarrowRows", "PackRows", "Interleave", "AddBias", "AddAssign"];
+pub const PASSES: [&str; 8] =
+    ["Widen", "WidenStrided", "NarrowRows", "PackRows", "Interleave", "AddBias", "AddAssign", "Repeat"];
 
 /// What a tile computes, and what its vectors run along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
