@@ -3,13 +3,14 @@
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::Real;
+use convoke_kernels::{Isa, Real};
 
 use crate::Op;
 use crate::blas::Blocks;
 use crate::conv::channel_tiles::ChannelPanels;
 use crate::conv::contract::{Request, no_kernel};
 use crate::conv::layout::WeightLayout;
+use crate::conv::panels::{StepOrder, step_of};
 use crate::conv::planes;
 use crate::conv::shares::Part;
 use crate::element::Element;
@@ -113,23 +114,28 @@ impl ChannelWeights {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
-    pub(crate) fn pack<T: Element>(&self, op: Op, w: &[T], packed: &mut [T::Acc]) {
+    pub(crate) fn pack<T: Element>(&self, isa: Isa, op: Op, w: &[T], packed: &mut [T::Acc]) {
         let Self { rows, channels, taps, k: blocks, .. } = *self;
         if self.group_len() == 0 {
             return;
         }
+        let order = StepOrder { channels, taps, block: blocks.size() };
         for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
-            let value = |row: usize, tap: usize, c: usize| match op {
-                Op::Conv => w[((group * rows + row) * channels + c) * taps + tap].to_acc(),
-                Op::ConvTranspose => w[((group * channels + c) * rows + row) * taps + tap].to_acc(),
-            };
             for (p, panel) in packed.chunks_mut(self.nr() * self.steps()).enumerate() {
-                let width = panel.len() / self.steps();
+                let (width, first) = (panel.len() / self.steps(), p * self.nr());
+                let count = width.min(rows - first);
+                if op == Op::Conv {
+                    let w = &w[(group * rows + first) * self.steps()..][..count * self.steps()];
+                    order.pack(isa, w, (count, width), panel);
+                    continue;
+                }
                 for (k, step) in panel.chunks_exact_mut(width).enumerate() {
-                    let (tap, c) = planes::step_of(k, channels, taps, blocks.size());
-                    for (row, packed) in (p * self.nr()..).zip(step) {
-                        *packed = if row < rows { value(row, tap, c) } else { T::Acc::ZERO };
+                    let (tap, c) = step_of(k, channels, taps, blocks.size());
+                    let w = &w[((group * channels + c) * rows + first) * taps + tap..];
+                    for (packed, value) in step.iter_mut().zip(w.iter().step_by(taps).take(count)) {
+                        *packed = value.to_acc();
                     }
+                    step[count..].fill(T::Acc::ZERO);
                 }
             }
         }

@@ -17,6 +17,7 @@ mod grouped;
 mod im2col;
 pub(crate) mod layout;
 pub(crate) mod macro_kernel;
+mod panels;
 mod pixels;
 mod planes;
 pub(crate) mod registry;

@@ -228,15 +228,6 @@ pub(crate) fn channel_blocks(channels: usize, taps: usize, most_steps: usize) ->
     Blocks::new(channels, (most_steps / taps).max(1))
 }
 
-/// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then
-/// channels of the block.
-pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (usize, usize) {
-    let first = k / (block * taps) * block;
-    let width = block.min(channels - first);
-    let within = k - first * taps;
-    (within / width, first + within % width)
-}
-
 /// What a cut into chunks has to respect.
 pub(crate) struct ChunkLimits {
     pub(crate) images: usize,

@@ -569,7 +569,7 @@ impl<T: Element> Split for Accumulate<T> {
 
 impl<T: Element> Lowering<T> for Accumulate<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        self.weights.pack(Op::ConvTranspose, w, packed);
+        self.weights.pack(self.isa, Op::ConvTranspose, w, packed);
     }
 
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {

@@ -23,7 +23,7 @@ use convoke_kernels::{Isa, Prefetch, StoreMap};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::macro_kernel::{Columns, Rows, SpatialTiles};
-use super::planes;
+use super::panels::StepOrder;
 use super::shares::Part;
 use super::store::{Finish, OutputStore};
 use crate::Geometry;
@@ -202,11 +202,13 @@ impl<T: Element> Lowering<T> for Gemm<T> {
         if rows * k_total == 0 {
             return;
         }
+        let (panels, order) = (&self.tiles.panels, StepOrder { channels, taps, block: self.blocking.packed_block });
         for (w, packed) in w.chunks_exact(rows * k_total).zip(packed.chunks_exact_mut(rows * k_total)) {
-            self.tiles.pack(k_total, packed, |row, k| {
-                let (tap, c) = planes::step_of(k, channels, taps, self.blocking.packed_block);
-                w[(row * channels + c) * taps + tap].to_acc()
-            });
+            for p in 0..panels.count() {
+                let (first, height) = (panels.start(p) * k_total, panels.height(p));
+                let (w, packed) = (&w[first..][..height * k_total], &mut packed[first..][..height * k_total]);
+                order.pack(self.isa, w, (height, height), packed);
+            }
         }
     }
 

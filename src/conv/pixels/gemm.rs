@@ -217,7 +217,7 @@ impl<T: Element> Split for PixelGemm<T> {
 
 impl<T: Element> Lowering<T> for PixelGemm<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        self.blocking.weights.pack(self.blocking.tiling.geometry.op, w, packed);
+        self.blocking.weights.pack(self.isa, self.blocking.tiling.geometry.op, w, packed);
     }
 
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {

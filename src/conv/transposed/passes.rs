@@ -7,7 +7,8 @@ use convoke_kernels::RowOffsets;
 
 use super::tiles::blocks_of_k;
 use crate::blas::Blocks;
-use crate::conv::planes::{PaddedPlanes, for_each_position, step_of};
+use crate::conv::panels::step_of;
+use crate::conv::planes::{PaddedPlanes, for_each_position};
 use crate::conv::view::OutputPhases;
 
 /// Channels whose taps follow each other in K. The rows of B that the taps share then stay in the L1
