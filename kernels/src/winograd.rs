@@ -407,7 +407,7 @@ impl Border {
         } else {
             for (i, masks) in masks.chunks_mut(outputs).enumerate() {
                 for (s, mask) in masks.iter_mut().enumerate() {
-                    *mask = live_lanes(&elements, lanes, outputs * i * step + s * lanes);
+                    *mask = visible_lanes(&elements, lanes, outputs * i * step + s * lanes);
                 }
             }
         }
@@ -431,7 +431,7 @@ pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
 
 /// The lanes that are not padding, in the vector that begins with element `at` of a padded row.
 #[inline(always)]
-pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
+pub(crate) fn visible_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
     mask_in_row(lanes, at as isize - elements.start as isize, elements.len())
 }
 
@@ -445,7 +445,7 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
     for (chunk, masks) in masks.chunks_exact_mut(outputs + 1).enumerate() {
         let first = chunk * outputs * lanes;
         for (vector, mask) in masks.iter_mut().enumerate() {
-            *mask = live_lanes(elements, lanes, first + 1 + vector * lanes);
+            *mask = visible_lanes(elements, lanes, first + 1 + vector * lanes);
         }
         masks[outputs] = masks[outputs] & 1 | u32::from(elements.contains(&first)) << (lanes - 1);
     }

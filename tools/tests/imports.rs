@@ -3,7 +3,8 @@
 //!
 //! The test reads the sources as text. These are its rules:
 //!
-//! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on.
+//! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on. A folder with neither has a crate for
+//!   each file that is not in a folder below it, as benches are.
 //! * A `use` is an arrow to the file that defines what it names. So is a path in code, whether it
 //!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that
 //!   file.
@@ -45,6 +46,12 @@ fn no_circles_in_the_bindings() {
     check("bindings/c/src");
     check("bindings/python/src");
     check("bindings/onnxruntime/src");
+}
+
+#[test]
+fn no_circles_in_xtask_and_the_benches() {
+    check("xtask/src");
+    check("benches");
 }
 
 #[track_caller]
@@ -104,13 +111,15 @@ fn circles(arrows: &Arrows) -> Vec<String> {
 /// The arrows between the files of all crates in a folder, and the files of their modules.
 fn arrows(sources: &Sources) -> (Arrows, BTreeSet<String>) {
     let (mut arrows, mut files) = (Arrows::new(), BTreeSet::new());
-    for root in ["lib.rs", "main.rs"] {
-        if let Some(text) = sources.get(root) {
-            let mut crate_ = Crate { sources, modules: Vec::new() };
-            crate_.add(root, "", None, &tokens(text));
-            crate_.draw(&mut arrows);
-            files.extend(crate_.modules.into_iter().map(|module| module.file));
-        }
+    let mut roots: Vec<_> = sources.keys().filter(|path| ["lib.rs", "main.rs"].contains(&path.as_str())).collect();
+    if roots.is_empty() {
+        roots.extend(sources.keys().filter(|path| !path.contains('/')));
+    }
+    for root in roots {
+        let mut crate_ = Crate { sources, modules: Vec::new() };
+        crate_.add(root, "", None, &tokens(&sources[root]));
+        crate_.draw(&mut arrows);
+        files.extend(crate_.modules.into_iter().map(|module| module.file));
     }
     (arrows, files)
 }
@@ -490,6 +499,18 @@ fn a_child_and_its_module_are_a_circle_where_each_uses_the_other() {
     assert_eq!(found("mod child; pub(crate) use child::offer; pub struct Shared; fn f() { offer(Shared) }"), 1);
     // A module that only re-exports the name does not use it.
     assert_eq!(found("mod child; pub(crate) use child::offer; pub struct Shared;"), 0);
+}
+
+#[test]
+fn a_folder_without_a_root_has_a_crate_for_each_file() {
+    let low = "use super::run; pub struct Low; fn f() { run(Low) }";
+    let files = |low| {
+        let common = ("common/mod.rs", "mod low; use low::Low; pub fn run(_: Low) {}");
+        [("one.rs", "mod common; use common::run;"), ("two.rs", "mod common;"), common, ("common/low.rs", low)]
+    };
+    let drawn = drawn(&files("pub struct Low;"));
+    assert_eq!(drawn, ["common/mod.rs -> common/low.rs: Low", "one.rs -> common/mod.rs: run"]);
+    assert_eq!(circles(&arrows(&sources(&files(low))).0).len(), 1);
 }
 
 #[test]

@@ -26,8 +26,8 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
 use crate::winograd::{
-    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes,
-    tiles_of_a_vector,
+    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, tiles_of_a_vector,
+    visible_lanes,
 };
 
 /// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.
@@ -195,7 +195,7 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                 let mut v = [zero; M];
                 for s in 0..M {
                     let at = M * t + s * V::LANES;
-                    let mask = if vector < MASKS { masks[vector] } else { live_lanes(elements, V::LANES, at) };
+                    let mask = if vector < MASKS { masks[vector] } else { visible_lanes(elements, V::LANES, at) };
                     vector += 1;
                     let p = src.wrapping_add(at);
                     v[s] = if mask == V::ALL { V::load(p) } else { V::load_mask(p, mask) };
@@ -492,7 +492,7 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
         let mut masks = [[0; 2]; JOINED_VECTORS];
         for i in 0..JOINED_VECTORS {
             let at = i * V::LANES;
-            masks[i] = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
+            masks[i] = [visible_lanes(elements, V::LANES, at), visible_lanes(elements, V::LANES, M + at)];
         }
         for phase in 0..shape.down.outputs {
             let mut dst: *const V::Elem = joined.add(phase * to.phase);

@@ -157,20 +157,20 @@ impl<T: Element> Winograd<T> {
         let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhaseCopy { offset, dst: offset * phases_len });
         let in_place = T::DIRECT && rows_of_x.step == 1 && !view.transposes;
         let of_channel = if in_place { 0 } else { images * stride * phases_len };
-        let together = if view.transposes { scheme.kernel.lanes() } else { 1 };
+        let at_once = if view.transposes { scheme.kernel.lanes() } else { 1 };
         for c in 0..channels {
-            if of_channel > 0 && c % together == 0 {
+            if of_channel > 0 && c % at_once == 0 {
                 for (i, window) in windows.iter().enumerate() {
                     let rows = &mut scratch.rows_in[i * stride * phases_len..];
                     let rows = CopiedRows { rows, phases: &phases[..stride], of_channel };
-                    let channels = c..(c + together).min(channels);
+                    let channels = c..(c + at_once).min(channels);
                     match view.transposes {
                         true => self.transpose_window(io, &rows_of_x, (window, task.group, channels), rows),
                         false => self.deinterleave_window(&rows_of_x, (window, c), rows),
                     }
                 }
             }
-            let phase_rows = &scratch.rows_in[c % together * of_channel..][..of_channel];
+            let phase_rows = &scratch.rows_in[c % at_once * of_channel..][..of_channel];
             // In the order of memory: whole vectors are written, and the next call overwrites what is
             // too much.
             for (phase_along, (image, window)) in

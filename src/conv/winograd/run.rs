@@ -250,13 +250,13 @@ impl<A: Compute> ScratchPieces<A> {
         let product_panel = product_plane * scheme.kernel.values();
         let row_out = largest.columns * scheme.along.tile.outputs;
         let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && stride == 1 && !view.transposes;
-        let together = if view.transposes { lanes } else { 1 };
+        let at_once = if view.transposes { lanes } else { 1 };
         let slots = chunk.slots(&view.roles.depth);
         Self {
             planes: ledger.book("planes", planes.scratch_len()),
             v: ledger.book("transformed tiles", largest.slot_len(scheme, view.channels) * slots),
             products: ledger.book("products", product_panel * chunk.panels * chunk.slices),
-            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride * together }),
+            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride * at_once }),
             rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
             interleaved: ledger.book("rows of Y", interleaved.saturating_mul(row_out)),
             marks: ledger.book("marks", largest.columns),
