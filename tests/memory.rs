@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::operands::{NAN_BYTE, bits};
+use common::operands::{NAN_BYTE, Pixels, UNTOUCHED, apart, bits};
 use common::{Combination, Context, Layer, Operands, accepts, is_short, layer, layers};
+use convoke::Layout::{ChannelsFirst, ChannelsLast};
 use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Plan, Planner, Run, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use convoke_tools::{has_foreign_blas, named};
@@ -71,26 +72,28 @@ impl Guarded {
 }
 
 /// Runs a plan with every buffer between guard pages: X, W, bias, residual, Y, and a workspace.
-/// The workspace has exactly the bytes that the plan asks for, and is full of NaN.
-fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, side: Side) -> Vec<T> {
+/// The workspace has exactly the bytes that the plan asks for, and is full of NaN. So is what lies
+/// between [pixels that lie apart](Pixels::of), except in Y.
+fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, gaps: [Option<usize>; 3], side: Side) -> Vec<T> {
+    let [of_x, of_residual, of_y] = Pixels::of(plan.geometry(), gaps);
     let guard = |values: &[T]| (Guarded::copy(values, side), values.len());
-    let (mut x, x_len) = guard(&operands.x);
+    let (mut x, x_len) = guard(&of_x.spread(&operands.x, f64::NAN));
     let (mut w, w_len) = guard(&operands.w);
     let mut bias = operands.bias.as_deref().map(guard);
-    let mut residual = operands.residual.as_deref().map(guard);
+    let mut residual = operands.residual.as_ref().map(|values| guard(&of_residual.spread(values, f64::NAN)));
     let packed = plan.pack(w.slice(w_len), bias.as_mut().map(|(b, len)| &*b.slice(*len))).unwrap();
     let mut scratch = Guarded::new(plan.workspace_bytes(), side);
     // Bytes are taken as pairs, because the smallest scalar has two bytes.
     let scratch = bytes(scratch.slice::<convoke::f16>(plan.workspace_bytes() / 2));
     scratch.fill(NAN_BYTE);
-    let mut y = Guarded::new(plan.geometry().output_len() * size_of::<T>(), side);
-    let y = y.slice::<T>(plan.geometry().output_len());
-    y.fill(T::from_f64(f64::NAN));
+    let (mut y, y_len) = guard(&of_y.spread(&vec![T::from_f64(f64::NAN); plan.geometry().output_len()], UNTOUCHED));
     let mut workspace = Workspace::borrowed(scratch);
     assert_eq!(workspace.bytes(), plan.workspace_bytes(), "pages are aligned");
     let x = x.slice(x_len);
     let residual = residual.as_mut().map(|(r, len)| &*r.slice(*len));
-    plan.run(Run::new(x, &packed, y).residual(residual).workspace(&mut workspace)).unwrap().to_vec()
+    let run = Run::new(x, &packed, y.slice(y_len)).residual(residual).workspace(&mut workspace);
+    let run = run.x_pixel_stride(of_x.stride).residual_pixel_stride(of_residual.stride).y_pixel_stride(of_y.stride);
+    of_y.gather(plan.run(run).unwrap())
 }
 
 /// The bytes of a slice.
@@ -102,36 +105,62 @@ fn bytes<T: Scalar>(values: &mut [T]) -> &mut [u8] {
 /// Runs every layer of the table on every combination between guard pages. A fault ends the
 /// process; `CONVOKE_TRACE=1` prints the layers, the last of which caused it.
 fn check_guarded<T: Scalar>() {
-    let trace = std::env::var_os("CONVOKE_TRACE").is_some();
-    let mut runs = 0;
-    for (index, layer) in layers::hard_in::<T>().iter().enumerate() {
-        let geometry = layer.geometry();
-        let mut operands = Operands::<T>::uniform(&geometry, 21);
-        if index % 2 == 0 {
-            operands = operands.with_bias(&geometry).with_residual(&geometry);
+    let (none, gaps) = ([None; 3], [Some(3), Some(2), Some(5)]);
+    let places = [
+        ([ChannelsFirst; 2], none),
+        ([ChannelsLast; 2], none),
+        ([ChannelsLast; 2], gaps),
+        ([ChannelsFirst, ChannelsLast], gaps),
+    ];
+    for (layouts, gaps) in places {
+        let mut runs = 0;
+        for (index, layer) in layers::hard_in::<T>().into_iter().enumerate() {
+            // The two mixed pairs take turns, each with and without a bias, on each side.
+            let layouts = if index / 4 % 2 == 0 { layouts } else { [layouts[1], layouts[0]] };
+            runs += check_guarded_layer::<T>(index, &layer.with_layouts(layouts), gaps);
         }
-        // Kernels store one of these activations themselves; the other takes the general
-        // epilogue.
-        let activation = if index % 3 == 0 { Activation::HardSwish } else { Activation::Relu };
-        for combination in Combination::distinct() {
-            let Some(plan) = combination.plan::<T>(layer, |planner| planner.activation(activation)) else { continue };
-            let what = || format!("{combination}, {}: {layer}\n{plan:?}", T::DTYPE);
-            let _context = Context(what);
-            if trace {
-                eprintln!("{}", what());
-            }
-            let expected = bits(&operands.run(&plan));
-            for (number, side) in [Side::Left, Side::Right].into_iter().enumerate() {
-                // An emulator takes turns: each side has layers with and without a bias.
-                if is_short() && number != index / 2 % 2 {
-                    continue;
-                }
-                assert_eq!(bits(&run_guarded(&plan, &operands, side)), expected, "{side:?}");
-            }
-            runs += 1;
-        }
+        // Few algorithms take channels last.
+        let least = if layouts == [ChannelsFirst; 2] { 500 } else { 150 };
+        assert!(runs > least, "only {runs} runs from {layouts:?}");
     }
-    assert!(runs > 500, "only {runs} runs");
+}
+
+/// Returns the number of combinations that ran.
+fn check_guarded_layer<T: Scalar>(index: usize, layer: &Layer, gaps: [Option<usize>; 3]) -> usize {
+    let trace = std::env::var_os("CONVOKE_TRACE").is_some();
+    let geometry = layer.geometry();
+    let mut operands = if gaps == [None; 3] {
+        Operands::<T>::uniform(&geometry, 21).with_bias(&geometry).with_residual(&geometry)
+    } else {
+        // Sums without rounding, because taps that are joined are summed in another order.
+        Operands::integers(&geometry, 2, 21)
+    };
+    if index % 2 != 0 {
+        (operands.bias, operands.residual) = (None, None);
+    }
+    // Kernels store one of these activations themselves; the other takes the general epilogue.
+    let activation = if index.is_multiple_of(3) { Activation::HardSwish } else { Activation::Relu };
+    let mut runs = 0;
+    for combination in Combination::distinct() {
+        let Some(plan) = combination.plan::<T>(layer, |planner| planner.activation(activation)) else { continue };
+        let what = || format!("{combination}, {}: {layer}, {gaps:?} between pixels\n{plan:?}", T::DTYPE);
+        let _context = Context(what);
+        if trace {
+            eprintln!("{}", what());
+        }
+        let expected = bits(&operands.run(&plan));
+        for (number, side) in [Side::Left, Side::Right].into_iter().enumerate() {
+            // To save time, sides take turns where channels are last, and on an emulator: each side
+            // has layers with and without a bias.
+            let is_dear = is_short() || [geometry.x_layout, geometry.y_layout] != [ChannelsFirst; 2];
+            if is_dear && number != index / 2 % 2 {
+                continue;
+            }
+            assert_eq!(bits(&run_guarded(&plan, &operands, gaps, side)), expected, "{side:?}");
+        }
+        runs += 1;
+    }
+    runs
 }
 
 #[test]
@@ -161,14 +190,8 @@ fn images_that_lie_apart_touch_nothing_between_them() {
     const GAP: usize = 7;
     fn spread(images: &[f32], count: usize, side: Side) -> (Guarded, usize) {
         let image = images.len() / count;
-        let len = images.len() + (count - 1) * GAP;
-        let mut memory = Guarded::new(len * size_of::<f32>(), side);
-        let values = memory.slice::<f32>(len);
-        values.fill(f32::NAN);
-        for (to, from) in values.chunks_mut(image + GAP).zip(images.chunks(image)) {
-            to[..image].copy_from_slice(from);
-        }
-        (memory, len)
+        let memory = apart(images, (image, image + GAP), f64::NAN);
+        (Guarded::copy(&memory, side), memory.len())
     }
     let layers = [
         layer(Conv::new([6, 5, 3, 3]).pads([1; 4]), [3, 5, 7, 6]),

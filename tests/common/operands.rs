@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use convoke::{Error, Geometry, PackedWeights, Plan, Run, Threads, Workspace};
+use convoke::{Error, Geometry, Layout, PackedWeights, Plan, Run, Threads, Workspace};
 use convoke_tools::data::{Random, Scalar, uniform};
 
 /// The inputs of a run.
@@ -69,11 +69,34 @@ impl<T: Scalar> Operands<T> {
     /// As [`run`](Self::run). If there is a residual, it also runs with the residual in Y, which
     /// must give the same bits.
     pub fn run_both_ways(&self, plan: &Plan<T>) -> Vec<T> {
-        let packed = self.pack(plan);
-        let y = self.run_packed(plan, &packed, Threads::Serial).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+        self.run_apart(plan, [None; 3])
+    }
+
+    /// As [`run_both_ways`](Self::run_both_ways), on [pixels that lie apart](Pixels::of). What is
+    /// between them must stay as it is.
+    pub fn run_apart(&self, plan: &Plan<T>, gaps: [Option<usize>; 3]) -> Vec<T> {
+        let [of_x, of_residual, of_y] = Pixels::of(plan.geometry(), gaps);
+        let (x, packed) = (of_x.spread(&self.x, f64::NAN), self.pack(plan));
+        let residual = self.residual.as_ref().map(|values| of_residual.spread(values, f64::NAN));
+        let mut memory = vec![NAN_BYTE; plan.workspace_bytes() + 63];
+        let mut run = |run: Run<'_, '_, T>| {
+            let mut workspace = Workspace::borrowed(&mut memory);
+            let run = run.x_pixel_stride(of_x.stride).y_pixel_stride(of_y.stride).workspace(&mut workspace);
+            let y = plan.run(run).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+            of_y.gather(y)
+        };
+        let fresh = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
+        let (mut uninit, mut wide) = (vec![MaybeUninit::new(T::default()); 0], Vec::new());
+        let first = if of_y.stride.is_none() {
+            uninit.extend(fresh.into_iter().map(MaybeUninit::new));
+            Run::uninit(&x, &packed, &mut uninit)
+        } else {
+            wide.extend(of_y.spread(&fresh, UNTOUCHED));
+            Run::new(&x, &packed, &mut wide)
+        };
+        let y = run(first.residual(residual.as_deref()).residual_pixel_stride(of_residual.stride));
         if let Some(residual) = &self.residual {
-            let (mut in_place, mut workspace) = (residual.clone(), Workspace::for_plan(plan).unwrap());
-            plan.run(Run::in_place(&self.x, &packed, &mut in_place).workspace(&mut workspace)).unwrap();
+            let in_place = run(Run::in_place(&x, &packed, &mut of_y.spread(residual, UNTOUCHED)));
             assert_eq!(bits(&in_place), bits(&y), "with the residual in Y: {plan:?}");
         }
         y
@@ -97,6 +120,58 @@ impl<T: Scalar> Operands<T> {
         )
         .map(|y| y.to_vec())
     }
+}
+
+/// What is between the pixels of Y before a run, and behind it.
+pub const UNTOUCHED: f64 = 77.0;
+
+/// Pixels of a tensor in memory, which may be those of a wider tensor.
+#[derive(Debug, Clone, Copy)]
+pub struct Pixels {
+    channels: usize,
+    /// Elements from pixel to pixel, if a run is to be told.
+    pub stride: Option<usize>,
+}
+
+impl Pixels {
+    /// Those of X, the residual and Y, with so many elements between them where channels are last.
+    pub fn of(geometry: &Geometry, [x, residual, y]: [Option<usize>; 3]) -> [Self; 3] {
+        let of = |layout, channels, gap: Option<usize>| {
+            let gap = gap.filter(|_| layout == Layout::ChannelsLast);
+            Self { channels, stride: gap.map(|gap| channels + gap) }
+        };
+        let of_y = |gap| of(geometry.y_layout, geometry.out_channels, gap);
+        [of(geometry.x_layout, geometry.in_channels, x), of_y(residual), of_y(y)]
+    }
+
+    /// Memory of the pixels of `values`, with `fill` between them.
+    pub fn spread<T: Scalar>(self, values: &[T], fill: f64) -> Vec<T> {
+        apart(values, (self.channels, self.stride.unwrap_or(self.channels)), fill)
+    }
+
+    /// The values of the pixels of Y.
+    ///
+    /// # Panics
+    /// If what is between them is not [`UNTOUCHED`].
+    pub fn gather<T: Scalar>(self, memory: &[T]) -> Vec<T> {
+        let mut values = Vec::with_capacity(memory.len());
+        for pixel in memory.chunks(self.stride.unwrap_or(self.channels).max(1)) {
+            let (pixel, between) = pixel.split_at(pixel.len().min(self.channels));
+            assert!(between.iter().all(|y| y.to_f64() == UNTOUCHED), "elements between pixels were written");
+            values.extend_from_slice(pixel);
+        }
+        values
+    }
+}
+
+/// Memory of pieces of `len` elements that begin `distance` elements apart, with `fill` between
+/// them. It ends with the last piece.
+pub fn apart<T: Scalar>(values: &[T], (len, distance): (usize, usize), fill: f64) -> Vec<T> {
+    let mut memory = vec![T::from_f64(fill); (values.len() / len.max(1) * distance).saturating_sub(distance - len)];
+    for (from, to) in values.chunks_exact(len.max(1)).zip(memory.chunks_mut(distance.max(1))) {
+        to[..len].copy_from_slice(from);
+    }
+    memory
 }
 
 /// The byte with which NaNs of every element type can be filled.

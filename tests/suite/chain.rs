@@ -1,6 +1,6 @@
 //! Chains: layers behind one another in strips of rows.
 
-use crate::common::operands::bits;
+use crate::common::operands::{apart, bits};
 use crate::common::{Scoped, isas};
 use convoke::{
     Accuracy, Activation, Chain, ChainRun, Conv, Error, ErrorKind, Executor, Isa, Layout, Machine, PackedWeights,
@@ -95,15 +95,6 @@ impl<T: Scalar> Layers<T> {
     }
 }
 
-/// Puts pixels of `channels` elements `pixel` elements apart, with `fill` between them.
-fn widen<T: Scalar>(x: &[T], (channels, pixel): (usize, usize), fill: f64) -> Vec<T> {
-    let mut wide = vec![T::from_f64(fill); (x.len() / channels * pixel).saturating_sub(pixel - channels)];
-    for (x, wide) in x.chunks_exact(channels).zip(wide.chunks_mut(pixel)) {
-        wide[..channels].copy_from_slice(x);
-    }
-    wide
-}
-
 #[test]
 fn random_chains_agree_with_layer_after_layer() {
     fn check<T: Scalar>() {
@@ -140,13 +131,13 @@ fn random_chains_agree_with_layer_after_layer() {
 
                 // Channels of wider tensors.
                 let (c, m) = (layers.x_shape[1], y_shape[1]);
-                let wide_x = widen(&x, (c, c + 3), f64::NAN);
-                let wide_residual = residual.map(|residual| widen(residual, (m, m + 1), f64::NAN));
-                let mut y = widen(&vec![T::from_f64(f64::NAN); expected.len()], (m, m + 5), 77.0);
+                let wide_x = apart(&x, (c, c + 3), f64::NAN);
+                let wide_residual = residual.map(|residual| apart(residual, (m, m + 1), f64::NAN));
+                let mut y = apart(&vec![T::from_f64(f64::NAN); expected.len()], (m, m + 5), 77.0);
                 let run = ChainRun::new(&wide_x, &packed, &mut y).residual(wide_residual.as_deref());
                 let run = run.x_pixel_stride(c + 3).residual_pixel_stride(m + 1).y_pixel_stride(m + 5);
                 chain.run(run.workspace(&mut workspace)).unwrap();
-                assert!(bits(&y) == bits(&widen(&expected, (m, m + 5), 77.0)), "{chain:?}");
+                assert!(bits(&y) == bits(&apart(&expected, (m, m + 5), 77.0)), "{chain:?}");
             }
         }
         assert!(strips > 4 && runs > 30, "{runs} chains of at most {strips} strips");

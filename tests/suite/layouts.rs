@@ -1,8 +1,9 @@
 //! Channels last: in X and Y, alone and together, and pixels of wider tensors.
 
-use crate::common::{Combination, Context, Layer, Operands, Oracle, isas, layers, operands};
+use crate::common::operands::bits;
+use crate::common::{Combination, Context, Layer, Operands, Oracle, isas, layers};
 use convoke::Layout::{ChannelsFirst, ChannelsLast};
-use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Layout, Planner, Run, Workspace, reference};
+use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Layout, Planner, Run, reference};
 use convoke_tools::data::Scalar;
 use convoke_tools::named;
 
@@ -109,39 +110,13 @@ fn pixels_of_wider_tensors_are_read_and_written_in_place() {
         let geometry = layer.geometry();
         // Sums without rounding, because taps that are joined are summed in another order.
         let operands = Operands::<T>::integers(&geometry, 2, 9);
-        let (c, m) = (geometry.in_channels, geometry.out_channels);
-        // Elements between pixels that would be noticed in a sum.
-        let widen = |x: &[T], channels: usize, pixel: usize| {
-            let mut wide = vec![T::from_f64(f64::NAN); x.len() / channels * pixel - (pixel - channels)];
-            for (x, wide) in x.chunks_exact(channels).zip(wide.chunks_mut(pixel)) {
-                wide[..channels].copy_from_slice(x);
-            }
-            wide
-        };
         for isa in isas() {
             let plan =
                 Planner::new().isa(isa).algorithm(named(algorithm)).activation(Activation::LeakyRelu { alpha: 0.5 });
             let plan = plan.plan::<T>(layer.operator.clone(), &layer.x_shape).unwrap();
-            let packed = operands.pack(&plan);
-            let expected = operands.run(&plan);
-            let residual = operands.residual.as_deref().unwrap();
-            let x = widen(&operands.x, c, c + 3);
-            let untouched = T::from_f64(77.0);
-            let mut y = vec![untouched; expected.len() / m * (m + 5) - 5];
-            let mut workspace = Workspace::for_plan(&plan).unwrap();
-            let wide_residual = widen(residual, m, m + 2);
-            let run = Run::new(&x, &packed, &mut y).residual(Some(&wide_residual)).workspace(&mut workspace);
-            plan.run(run.x_pixel_stride(c + 3).residual_pixel_stride(m + 2).y_pixel_stride(m + 5)).unwrap();
-            for (y, expected) in y.chunks(m + 5).zip(expected.chunks_exact(m)) {
-                assert_eq!(operands::bits(&y[..m]), operands::bits(expected), "{plan:?}");
-                assert!(y[m..].iter().all(|y| y.to_f64() == 77.0), "{plan:?}");
-            }
-            let mut in_place = widen(residual, m, m + 1);
-            let run = Run::in_place(&operands.x, &packed, &mut in_place).y_pixel_stride(m + 1);
-            plan.run(run).unwrap();
-            for (y, expected) in in_place.chunks(m + 1).zip(expected.chunks_exact(m)) {
-                assert_eq!(operands::bits(&y[..m]), operands::bits(expected), "{plan:?}");
-                assert!(y[m..].iter().all(|y| y.to_f64().is_nan()), "{plan:?}");
+            let expected = bits(&operands.run(&plan));
+            for gaps in [[Some(3), Some(2), Some(5)], [None, None, Some(1)]] {
+                assert_eq!(bits(&operands.run_apart(&plan, gaps)), expected, "{plan:?}");
             }
         }
     }
