@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, Scoped, is_short, layer};
+use convoke::Layout::{ChannelsFirst, ChannelsLast};
 use convoke::{Activation, Conv, ConvTranspose, DType, Executor, Isa, Job, Planner, Run, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use convoke_tools::named;
@@ -150,12 +151,16 @@ fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operan
 fn check<T: Scalar>(isas: impl Fn(Isa) -> bool) {
     let pools = pools::<T>();
     for layer in layers() {
-        let geometry = layer.geometry();
-        let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
-        for combination in Combination::distinct().filter(|c| isas(c.isa)) {
-            // The naive algorithm is slow, and does not depend on the type.
-            if combination.algorithm != named("naive") || T::DTYPE == DType::F32 {
-                run_all(combination, &layer, &operands, &pools);
+        for layouts in [[ChannelsFirst; 2], [ChannelsLast; 2], [ChannelsFirst, ChannelsLast]] {
+            let layer = layer.clone().with_layouts(layouts);
+            let geometry = layer.geometry();
+            let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
+            for combination in Combination::distinct().filter(|c| isas(c.isa)) {
+                // The naive algorithm is slow, and does not depend on the type.
+                let is_tested = T::DTYPE == DType::F32 && layouts == [ChannelsFirst; 2];
+                if combination.algorithm != named("naive") || is_tested {
+                    run_all(combination, &layer, &operands, &pools);
+                }
             }
         }
     }
