@@ -416,16 +416,16 @@ pub struct Options {
     /// Threads that the plan splits the work for. The run itself may be serial.
     pub threads: usize,
     pub seed: u64,
+    /// Elements between the pixels of X, residual and Y, where channels are last.
+    pub gaps: [Option<usize>; 3],
 }
 
 /// Any options, with up to `threads` threads.
 pub fn options(threads: RangeInclusive<usize>) -> impl Strategy<Value = Options> {
-    (any::<bool>(), any::<bool>(), threads, 0..1000_u64).prop_map(|(has_bias, has_residual, threads, seed)| Options {
-        has_bias,
-        has_residual,
-        threads,
-        seed,
-    })
+    let gap = || prop_oneof![2 => Just(None), 3 => (0..=20_usize).prop_map(Some)];
+    (any::<bool>(), any::<bool>(), threads, 0..1000_u64, [gap(), gap(), gap()]).prop_map(
+        |(has_bias, has_residual, threads, seed, gaps)| Options { has_bias, has_residual, threads, seed, gaps },
+    )
 }
 
 /// Layers with sizes at which plans and kernels are most likely to be wrong.

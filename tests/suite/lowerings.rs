@@ -47,7 +47,10 @@ fn the_definition_of_all_elements_is_that_of_each() {
 /// Layers for an algorithm. It accepts nearly all of them.
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm.name() {
-        "naive" => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
+        "naive" => {
+            let any = prop_oneof![layers::conv(), layers::conv_transpose()];
+            (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
+        }
         "winograd" => {
             let conv = (layers::winograd(), layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts));
             let of_x = |(layer, [x, _]): (Layer, [Layout; 2])| layer.with_layouts([x, Layout::ChannelsFirst]);
@@ -82,7 +85,7 @@ pub(crate) fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
 }
 
-/// Random layers, biases, residuals and splits on one combination. At least nine tenths of them
+/// Random layers, biases, residuals, splits and distances of pixels on one combination. At least nine tenths of them
 /// must run, or half in short runs.
 fn check_random<T: Scalar>(combination: Combination) {
     let (cases, executed) = (cases(), Cell::new(0));
@@ -99,7 +102,7 @@ fn check_random<T: Scalar>(combination: Combination) {
         if options.has_residual {
             operands = operands.with_residual(&geometry);
         }
-        let y = operands.run_both_ways(&plan);
+        let y = operands.run_apart(&plan, options.gaps);
         executed.set(executed.get() + 1);
         let oracle = Oracle::new(&geometry, &operands);
         oracle
