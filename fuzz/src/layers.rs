@@ -75,13 +75,14 @@ impl Layer {
 
     /// The sizes, if they are legal and the layer is small.
     pub fn geometry(&self) -> Option<Geometry> {
-        let geometry = self.operator.geometry(&self.x_shape).ok()?;
-        let is_small = geometry.macs() <= MOST_MACS
-            && [geometry.input_len(), geometry.weight_len(), geometry.output_len()]
-                .iter()
-                .all(|len| *len <= MOST_ELEMENTS);
-        is_small.then_some(geometry)
+        self.operator.geometry(&self.x_shape).ok().filter(is_small)
     }
+}
+
+/// Whether a layer is small enough to be run.
+pub fn is_small(geometry: &Geometry) -> bool {
+    let lens = [geometry.input_len(), geometry.weight_len(), geometry.output_len()];
+    geometry.macs() <= MOST_MACS && lens.iter().all(|len| *len <= MOST_ELEMENTS)
 }
 
 /// Layouts of X and Y.
@@ -118,7 +119,7 @@ impl FarAxis {
 }
 
 /// At least 1; small, or near a power of two, or near the largest number.
-fn far(u: &mut Unstructured<'_>) -> Result<i64> {
+pub fn far(u: &mut Unstructured<'_>) -> Result<i64> {
     Ok(match u.int_in_range(0..=3)? {
         0 => u.int_in_range(1..=5)?,
         1 => i64::MAX - u.int_in_range(0..=3)?,
@@ -126,7 +127,7 @@ fn far(u: &mut Unstructured<'_>) -> Result<i64> {
     })
 }
 
-fn channels(u: &mut Unstructured<'_>) -> Result<usize> {
+pub fn channels(u: &mut Unstructured<'_>) -> Result<usize> {
     Ok(match u.int_in_range(0..=5)? {
         0 => 1,
         1 => u.int_in_range(0..=4)?,

@@ -3,6 +3,7 @@
 //!
 //! The checks are here and not in the targets, so that the lowerings are compiled once.
 
+pub mod chain;
 pub mod forged;
 pub mod geometry;
 pub mod kernels;

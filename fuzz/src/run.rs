@@ -85,15 +85,8 @@ enum ResidualKind {
 impl Setting {
     pub fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
         let threads = u.int_in_range(1..=4)?;
-        let isas: Vec<_> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
-        let mut planner = Planner::new().threads(threads).isa(*u.choose(&isas)?);
-        if u.ratio(3, 4)? {
-            planner = planner.algorithm(*u.choose(&Algorithm::all().collect::<Vec<_>>())?);
-        }
-        if u.ratio(1, 4)? {
-            planner = planner.workspace_limit(u.int_in_range(0..=1 << 20)?);
-        }
-        planner = planner.accuracy(*u.choose(&[Accuracy::Standard, Accuracy::Fast, Accuracy::Strict])?);
+        let planner = Planner::new().threads(threads).isa(isa(u)?);
+        let planner = narrowed(planner, 3, u)?.accuracy(accuracy(u)?);
         let activation = *u.choose(&[Activation::None, Activation::Relu, Activation::Clip { min: -8.0, max: 6.0 }])?;
         Ok(Self {
             planner: planner.activation(activation),
@@ -111,12 +104,34 @@ impl Setting {
     }
 }
 
-fn gap(u: &mut Unstructured<'_>) -> Result<Option<usize>> {
+/// An ISA that this CPU has.
+pub fn isa(u: &mut Unstructured<'_>) -> Result<Isa> {
+    let isas: Vec<_> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+    Ok(*u.choose(&isas)?)
+}
+
+/// Forces an algorithm in some quarters of the cases, and limits the workspace in one.
+pub fn narrowed(mut planner: Planner, quarters: u8, u: &mut Unstructured<'_>) -> Result<Planner> {
+    if u.ratio(quarters, 4)? {
+        planner = planner.algorithm(*u.choose(&Algorithm::all().collect::<Vec<_>>())?);
+    }
+    if u.ratio(1, 4)? {
+        planner = planner.workspace_limit(u.int_in_range(0..=1 << 20)?);
+    }
+    Ok(planner)
+}
+
+pub fn accuracy(u: &mut Unstructured<'_>) -> Result<Accuracy> {
+    Ok(*u.choose(&[Accuracy::Standard, Accuracy::Fast, Accuracy::Strict])?)
+}
+
+/// Elements between pixels, if the run is told how far pixels are apart.
+pub fn gap(u: &mut Unstructured<'_>) -> Result<Option<usize>> {
     Ok(u.int_in_range(0..=9_usize)?.checked_sub(1))
 }
 
 /// How the elements of a tensor lie. They are counted in ONNX's order.
-struct Places {
+pub struct Places {
     layout: Layout,
     len: usize,
     channels: usize,
@@ -126,7 +141,7 @@ struct Places {
 
 impl Places {
     /// Those of X, and of Y for the residual and for itself.
-    fn of(geometry: &Geometry, [x, residual, y]: [Option<usize>; 3]) -> [Self; 3] {
+    pub fn of(geometry: &Geometry, [x, residual, y]: [Option<usize>; 3]) -> [Self; 3] {
         let of_x = Self {
             layout: geometry.x_layout,
             len: geometry.input_len(),
@@ -157,7 +172,7 @@ impl Places {
     }
 
     /// Memory of the elements, with NaN between pixels.
-    fn spread<T: Number>(&self, values: &[T]) -> Vec<T> {
+    pub fn spread<T: Number>(&self, values: &[T]) -> Vec<T> {
         let end = self.len.checked_sub(1).map_or(0, |last| self.at(last) + 1);
         let mut memory = vec![T::of(f64::NAN); end];
         values.iter().enumerate().for_each(|(i, value)| memory[self.at(i)] = *value);
@@ -172,7 +187,7 @@ impl Places {
     }
 
     /// Tells a run how far pixels are apart.
-    fn set<R>(&self, run: R, set: fn(R, usize) -> R) -> R {
+    pub fn set<R>(&self, run: R, set: fn(R, usize) -> R) -> R {
         match self.layout {
             Layout::ChannelsLast if self.gap.is_some() => set(run, self.pixel()),
             _ => run,
@@ -181,7 +196,7 @@ impl Places {
 }
 
 /// Calls from the calling thread, last call first.
-struct InTurn(usize);
+pub struct InTurn(pub usize);
 
 impl Executor for InTurn {
     fn width(&self) -> usize {
@@ -328,6 +343,6 @@ fn activated(activation: Activation, x: f64) -> f64 {
     }
 }
 
-fn typed<T: Number>(values: &[i64]) -> Vec<T> {
+pub fn typed<T: Number>(values: &[i64]) -> Vec<T> {
     values.iter().map(|value| T::of(*value as f64)).collect()
 }
