@@ -2,6 +2,7 @@
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, Oracle, is_short, isas, layer};
+use convoke::Layout::{ChannelsFirst, ChannelsLast};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Run, Workspace, f16};
 use convoke_tools::data::Scalar;
 use convoke_tools::{has_foreign_blas, named};
@@ -667,6 +668,30 @@ fn an_x_without_channels_may_have_any_pixel_stride() {
                 let mut y = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
                 plan.run(Run::new(&[], &packed, &mut y).x_pixel_stride(pixel).x_image_stride(30 * pixel)).unwrap();
                 assert!(y.chunks(3).all(|pixel| bits(pixel) == bits(&bias)), "{combination}: {layer}");
+            }
+        }
+    }
+    for_each_type!(check());
+}
+
+/// Where taps are joined, `pixel-gemm` copies rows with their padding. Pixels that read padding alone lay beyond an
+/// end of X, and the length of what was to be filled before X was negative, or longer than the row.
+#[test]
+fn pixels_of_joined_taps_may_read_padding_alone() {
+    fn check<T: Scalar>() {
+        let conv = |pads: [i64; 2]| Conv::new([13, 13, 3]).strides([5]).pads(pads);
+        for (pads, x_layout) in
+            [[0, 300], [300, 0], [200, 200]].into_iter().flat_map(|p| [(p, ChannelsFirst), (p, ChannelsLast)])
+        {
+            let layer = layer(conv(pads), [1, 13, 3]).with_layouts([x_layout, ChannelsLast]);
+            let geometry = layer.geometry();
+            let operands = Operands::<T>::uniform(&geometry, 1).with_bias(&geometry);
+            let oracle = Oracle::new(&geometry, &operands);
+            for combination in Combination::distinct() {
+                // Chunks for several threads are small.
+                let Some(plan) = combination.plan::<T>(&layer, |planner| planner.threads(4)) else { continue };
+                let y = operands.run(&plan);
+                assert_eq!(oracle.check(combination.algorithm, Activation::None, &y), Ok(()), "{combination}: {layer}");
             }
         }
     }
