@@ -135,7 +135,7 @@ fn check_guarded_layer<T: Scalar>(index: usize, layer: &Layer, gaps: [Option<usi
         // Sums without rounding, because taps that are joined are summed in another order.
         Operands::integers(&geometry, 2, 21)
     };
-    if index % 2 != 0 {
+    if !index.is_multiple_of(2) {
         (operands.bias, operands.residual) = (None, None);
     }
     // Kernels store one of these activations themselves; the other takes the general epilogue.

@@ -85,15 +85,11 @@ impl<T: Scalar> Operands<T> {
             let y = plan.run(run).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
             of_y.gather(y)
         };
-        let fresh = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
-        let (mut uninit, mut wide) = (vec![MaybeUninit::new(T::default()); 0], Vec::new());
-        let first = if of_y.stride.is_none() {
-            uninit.extend(fresh.into_iter().map(MaybeUninit::new));
-            Run::uninit(&x, &packed, &mut uninit)
-        } else {
-            wide.extend(of_y.spread(&fresh, UNTOUCHED));
-            Run::new(&x, &packed, &mut wide)
-        };
+        let mut wide = of_y.spread(&vec![T::from_f64(f64::NAN); plan.geometry().output_len()], UNTOUCHED);
+        let mut uninit: Vec<_> = wide.iter().copied().map(MaybeUninit::new).collect();
+        // What is between pixels must be initialised.
+        let is_apart = of_y.stride.is_some();
+        let first = if is_apart { Run::new(&x, &packed, &mut wide) } else { Run::uninit(&x, &packed, &mut uninit) };
         let y = run(first.residual(residual.as_deref()).residual_pixel_stride(of_residual.stride));
         if let Some(residual) = &self.residual {
             let in_place = run(Run::in_place(&x, &packed, &mut of_y.spread(residual, UNTOUCHED)));

@@ -43,19 +43,19 @@ fn hard_layers_agree_with_channels_last() {
     const ACTIVATIONS: [Activation; 2] = [Activation::None, Activation::Silu];
     fn check<T: Scalar>() {
         for (index, layer) in layers::hard_in::<T>().into_iter().enumerate() {
-            check_layer::<T>(layer.clone().channels_last(), &ACTIVATIONS);
+            check_layer::<T>(&layer.clone().channels_last(), &ACTIVATIONS);
             let mixed = [[ChannelsFirst, ChannelsLast], [ChannelsLast, ChannelsFirst]][index % 2];
-            check_layer::<T>(layer.with_layouts(mixed), &ACTIVATIONS[index / 2 % 2..][..1]);
+            check_layer::<T>(&layer.with_layouts(mixed), &ACTIVATIONS[index / 2 % 2..][..1]);
         }
     }
-    fn check_layer<T: Scalar>(layer: Layer, activations: &[Activation]) {
+    fn check_layer<T: Scalar>(layer: &Layer, activations: &[Activation]) {
         let geometry = layer.geometry();
         let operands = Operands::<T>::uniform(&geometry, 7).with_bias(&geometry).with_residual(&geometry);
         let oracle = Oracle::new(&geometry, &operands);
         let mut count = 0;
         for combination in Combination::distinct() {
             for &activation in activations {
-                let Some(plan) = combination.plan::<T>(&layer, |planner| planner.activation(activation)) else {
+                let Some(plan) = combination.plan::<T>(layer, |planner| planner.activation(activation)) else {
                     continue;
                 };
                 let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
