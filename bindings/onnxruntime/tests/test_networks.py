@@ -9,6 +9,10 @@ from conftest import assert_close, layers, run_plain, session
 
 # A size where one is free: small, then larger, then the first again.
 FREE = {"vocoder": [24, 51, 24]}
+# Millions of parameters that are published, some with those of batch normalisation, which are less than a hundredth.
+PARAMETERS = {
+    "mobilenetv3-small": 2.54, "mobilenetv3-large": 5.48, "efficientnet-b0": 5.29, "convnext-tiny": 28.59, "yolov8n": 3.15, "yolox-nano": 0.91, "u2netp": 1.13,
+}
 
 
 def test_the_light_networks_are_there():
@@ -35,6 +39,13 @@ def test_network(name, layout, rng):
             assert_close(outputs, wanted)
         for one, other in zip(got[1, 2], got[2, 2]):
             np.testing.assert_array_equal(one, other)
+    if name in models.PUBLISHED:
+        parameters = sum(np.prod(tensor.dims) for tensor in model.graph.initializer) / 1e6
+        assert parameters == pytest.approx(PARAMETERS.get(name, parameters), rel=0.01)
+        # An output that hardly depends on the image would hide errors.
+        another = run_plain(data, {model.graph.input[0].name: rng.standard_normal(dims).astype(np.float32)})
+        for one, other in zip(wanted, another):
+            assert np.isfinite(one).all() and np.abs(one - other).max() > 0.02 * np.abs(one).max()
 
 
 def test_fusions_of_a_network():
