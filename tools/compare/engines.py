@@ -4,7 +4,8 @@ Its protocol is that of peers.py: each line of standard input is a request, and 
 it, and ends it, because the threads of an idle session wait actively for a while and would take time from the next one. Input and outputs are plain NCHW in
 f32. Libraries are loaded, and models converted for ncnn and MNN, once and before the timing: that is `prepare` of each engine.
 
-ncnn's converter is `pnnx`. Its package contains a program that needs nothing else, and Python modules that need torch. Only the program is used.
+ncnn's converter is `pnnx`. Its package contains a program that needs nothing else, and Python modules that need torch. Only the program is used. `onnx2tf`, the
+converter for XNNPACK, has an environment of its own, because it needs a newer Python and older libraries.
 """
 
 import gc
@@ -16,6 +17,9 @@ import time
 
 import numpy as np
 from peers import measure, mnn_convert, mnn_session, mnn_tensor, ncnn_options, openvino_settings, read, serve, session_options
+
+# `run` installs it beside the environment of this program.
+ONNX2TF = pathlib.Path(sys.prefix).with_name("onnx2tf") / "bin/onnx2tf"
 
 
 class OnnxRuntime:
@@ -198,7 +202,60 @@ class Mnn:
         return [y.getNumpyData() for _, y in self.sinks]
 
 
-ENGINES = {"onnxruntime": OnnxRuntime, "convoke": Convoke, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn}
+class Xnnpack:
+    """LiteRT's interpreter, which hands to XNNPACK the operators that it takes, and runs the others itself. Channels are last. Input and outputs are converted
+    from and to NCHW outside of the timing."""
+
+    LEVELS = [None]
+
+    @staticmethod
+    def prepare(path, x):
+        if not ONNX2TF.exists():
+            raise ValueError("the converter onnx2tf is not installed: it needs Python 3.12 or 3.13")
+        import ai_edge_litert.interpreter
+
+        converted = path.parent / "model_float32.tflite"
+        if converted.exists():
+            return
+        command = [ONNX2TF, "-i", path.name, "-o", ".", "-v", "error"]
+        done = subprocess.run(command, cwd=path.parent, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        if done.returncode or not converted.exists():
+            raise ValueError(f"onnx2tf does not convert the model: status {done.returncode}")
+
+    def __init__(self, level, path, x, threads):
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.path = path
+        self.interpreter = Interpreter(model_path=str(path.with_name("model_float32.tflite")), num_threads=threads)
+        self.interpreter.allocate_tensors()
+        # As for layers in peers.py: what XNNPACK takes is operators of the delegate.
+        if all(operator["op_name"] != "DELEGATE" for operator in self.interpreter._get_ops_details()):
+            raise ValueError("XNNPACK takes no operator")
+        self.facts = {}
+
+    def bind(self, x, names):
+        self.x, self.names = x, names
+        source, last = self.interpreter.get_input_details()[0], np.moveaxis(x, 1, -1)
+        self.interpreter.set_tensor(source["index"], np.ascontiguousarray(last if last.shape == tuple(source["shape"]) else x))
+
+    def run(self):
+        self.interpreter.invoke()
+
+    def outputs(self):
+        import onnxruntime as ort
+
+        session = ort.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
+        shapes = [y.shape for y in session.run(self.names, {session.get_inputs()[0].name: self.x})]
+        found = {sink["name"]: self.interpreter.get_tensor(sink["index"]) for sink in self.interpreter.get_output_details()}
+        return [channels_first(found[name], shape) for name, shape in zip(self.names, shapes)]
+
+
+def channels_first(y, shape):
+    """The converter leaves some outputs as they are, and puts the channels of others last. Those have another shape than onnxruntime's."""
+    return y if y.shape == shape else np.moveaxis(y, -1, 1)
+
+
+ENGINES = {"onnxruntime": OnnxRuntime, "convoke": Convoke, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack}
 
 
 def answer(engine, request):

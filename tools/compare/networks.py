@@ -3,8 +3,9 @@
     tools/compare/run --networks            # all networks, one thread (tools/compare/run --networks --help for the options)
 
 The networks are those of bindings/onnxruntime/tests/models.py, with random weights and inputs of a usual size: the `light` ones of the package onnx, those of
-tools/models.py, a detector, a vocoder and a segmentation of volumes. A time is that of one inference from input to output. For each network, all engines run
-in turn, round by round, so that a drift of the machine's speed affects all alike. The fastest run of all rounds counts. All use f32 and their fastest setting.
+tools/models.py, a detector, a vocoder and a segmentation of volumes that are made up, and published classifiers, detectors and others. A time is that of one
+inference from input to output. For each network, all engines run in turn, round by round, so that a drift of the machine's speed affects all alike. The
+fastest run of all rounds counts. All use f32 and their fastest setting.
 
 Outputs are compared with those of onnxruntime alone: if one differs by more than the tolerance, it is marked, and does not count. An engine whose converter
 does not take a network is left out there. An engine that dies or hangs is started again, and given up after three times in a row. If the provider has no
@@ -29,10 +30,13 @@ from common import (
     HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, caption, check_options, earlier, installed, load_line, machine, machine_line, mean, measuring,
     plots, replace, save, summary, versions_line, write_files,
 )
+from engines import ONNX2TF
 from tqdm import tqdm
 
 # The engines beside onnxruntime with convoke. onnxruntime is what all are compared with.
-PEERS = ["onnxruntime", "openvino", "ncnn", "mnn"]
+PEERS = ["onnxruntime", "openvino", "ncnn", "mnn", "xnnpack"]
+# Those whose package has another name.
+PACKAGES = {"xnnpack": "ai-edge-litert"}
 TITLES = LABELS | {"convoke": "onnxruntime with convoke"}
 # How each engine is called.
 SETTINGS = {
@@ -41,9 +45,13 @@ SETTINGS = {
     "openvino": "held to f32 (it would take bf16 where the CPU has it), latency hint, one stream, input and outputs shared",
     "ncnn": "converted by pnnx, half-precision storage and arithmetic off, memory from pools that are kept",
     "mnn": "converted by its own converter, precision high, the copies from and to plain NCHW count",
+    "xnnpack": "converted by onnx2tf, as the delegate of LiteRT's interpreter, input and outputs with channels last",
 }
 # What the makers of the networks take for sizes that are usual in practice; their defaults are for tests.
-SIZES = {"yolo": {"size": 640}, "unet3d": {"size": 64}}
+SIZES = {
+    "yolo": {"size": 640}, "unet3d": {"size": 64}, "mobilenetv3-small": {"size": 224}, "mobilenetv3-large": {"size": 224}, "efficientnet-b0": {"size": 224},
+    "convnext-tiny": {"size": 224}, "yolov8n": {"size": 640}, "yolox-nano": {"size": 416}, "u2netp": {"size": 320}, "recogniser": {"width": 320},
+}
 # The frames of sound of the network whose length is free: about a second.
 FREE = 100
 # Largest difference from onnxruntime's output, relative to its largest element.
@@ -53,7 +61,8 @@ WORK = "One inference in f32, batch 1, random weights."
 
 def parse():
     parser = argparse.ArgumentParser(prog="tools/compare/run --networks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, "network", PEERS, PEERS, seconds=1, timeout=600, results="networks.json")
+    default = [name for name in PEERS if name != "xnnpack" or ONNX2TF.exists()]
+    add_options(parser, "network", PEERS, default, seconds=1, timeout=600, results="networks.json")
     parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
     options = parser.parse_args()
     check_options(parser, options, PEERS)
@@ -300,7 +309,7 @@ def picture(data, path):
     speeds = {network: value or 0 for network, name, value, _ in shown if name == "convoke"}
     networks = sorted((result["network"] for result in data["results"]), key=lambda network: -speeds.get(network, 0))
     names = [name for name in data["names"] if name != "onnxruntime"]
-    colours = {"convoke": "#0072b2", "openvino": "#e69f00", "ncnn": "#009e73", "mnn": "#cc79a7"}
+    colours = {"convoke": "#0072b2", "openvino": "#e69f00", "ncnn": "#009e73", "mnn": "#cc79a7", "xnnpack": "#56b4e9"}
     figure, axes = plt.subplots(figsize=(5.2, 1.8 + (0.13 * len(names) + 0.09) * len(networks)), layout="constrained")
     group = 0.86  # of the distance from network to network
     thickness = group / len(names)
@@ -333,7 +342,7 @@ def picture(data, path):
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colours[name], label=TITLES[name]) for name in names]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False, fontsize=8, columnspacing=1, handlelength=1.2)
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(names), 4), frameon=False, fontsize=8, columnspacing=1, handlelength=1.2)
     caption(figure, conditions(data)[:2])
     save(figure, path)
     plt.close(figure)
@@ -377,7 +386,7 @@ def main():
         data = earlier(options.source, table, conditions)
     else:
         makers = networks(options)
-        versions = {name: installed(name) for name in options.peers}
+        versions = {name: installed(PACKAGES.get(name, name)) for name in options.peers}
         installed("convoke-onnxruntime")
         data = {
             "date": datetime.date.today().isoformat(), "machine": machine(options), "versions": versions, "threads": options.threads, "rounds": options.rounds,

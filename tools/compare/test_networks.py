@@ -1,6 +1,9 @@
-"""Tests of networks.py with made-up figures: `python -m unittest discover tools/compare`. They need numpy and tqdm; that of the picture needs matplotlib."""
+"""Tests of networks.py with made-up figures: `python -m unittest discover tools/compare`. They need numpy and tqdm; that of the picture needs
+matplotlib, and that of the networks' names needs onnx."""
 
+import argparse
 import importlib.util
+import inspect
 import json
 import pathlib
 import re
@@ -12,6 +15,7 @@ import unittest.mock
 import xml.etree.ElementTree
 
 import common
+import engines
 import networks
 import numpy as np
 
@@ -187,6 +191,32 @@ class Files(unittest.TestCase):
             text = (common.ROOT / page).read_text()
             places = [text.index(f"<!-- {marker} -->") for marker in ("networks", "/networks", "figures", "/figures")]
             self.assertEqual(places, sorted(places))
+
+
+class Engines(unittest.TestCase):
+    def test_outputs_of_xnnpack_get_their_channels_back_to_the_front(self):
+        y = np.arange(24).reshape(1, 2, 3, 4)
+        np.testing.assert_array_equal(engines.channels_first(y, y.shape), y)
+        np.testing.assert_array_equal(engines.channels_first(y.transpose(0, 2, 3, 1), y.shape), y)
+
+    def test_without_its_converter_xnnpack_is_left_out_and_says_why_if_it_is_asked_for(self):
+        missing, there = common.HERE / "missing", common.HERE / "run"
+        for path, peers in [(missing, networks.PEERS[:-1]), (there, networks.PEERS)]:
+            with unittest.mock.patch.object(networks, "ONNX2TF", path), unittest.mock.patch.object(sys, "argv", ["networks.py", "--worker", "worker"]):
+                self.assertEqual(networks.parse().peers, peers)
+        with unittest.mock.patch.object(engines, "ONNX2TF", missing), self.assertRaisesRegex(ValueError, "needs Python 3.12"):
+            engines.Xnnpack.prepare(pathlib.Path("model.onnx"), None)
+
+
+class Networks(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("onnx"), "needs onnx")
+    def test_the_sizes_are_those_of_networks(self):
+        made = networks.networks(argparse.Namespace(filter=""))
+        for name, size in networks.SIZES.items():
+            inspect.signature(made[name]).bind(**size)
+        with tempfile.TemporaryDirectory() as folder:
+            request, size = networks.write_network("recogniser", made["recogniser"], pathlib.Path(folder))
+        self.assertEqual((request["x"], size["convolutions"]), ([1, 3, 48, 320], 31))
 
 
 class Options(unittest.TestCase):
