@@ -10,7 +10,7 @@ use crate::blas::Blocks;
 use crate::conv::channel_tiles::ChannelPanels;
 use crate::conv::contract::{Request, no_kernel};
 use crate::conv::layout::WeightLayout;
-use crate::conv::panels::{StepOrder, step_of};
+use crate::conv::panels::StepOrder;
 use crate::conv::planes;
 use crate::conv::shares::Part;
 use crate::element::Element;
@@ -130,7 +130,7 @@ impl ChannelWeights {
                     continue;
                 }
                 for (k, step) in panel.chunks_exact_mut(width).enumerate() {
-                    let (tap, c) = step_of(k, channels, taps, blocks.size());
+                    let (tap, c) = order.step(k);
                     let w = &w[((group * channels + c) * rows + first) * taps + tap..];
                     for (packed, value) in step.iter_mut().zip(w.iter().step_by(taps).take(count)) {
                         *packed = value.to_acc();

@@ -1,4 +1,4 @@
-//! Panels of the weights of Conv.
+//! The order of K in packed weights, and panels of Conv's weights.
 
 use alloc::vec;
 
@@ -6,19 +6,12 @@ use convoke_kernels::{Isa, Real, stream, transpose};
 
 use crate::element::Element;
 
-/// Columns of W that are transposed at once: with the rows of a panel they stay in the L1 cache.
+/// Columns of W that are transposed at once, at most, but at least those of one channel: so many stay in the L1
+/// cache with the rows of a panel.
 const COLUMNS: usize = 64;
 
-/// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then channels of the block.
-pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (usize, usize) {
-    let first = k / (block * taps) * block;
-    let width = block.min(channels - first);
-    let within = k - first * taps;
-    (within / width, first + within % width)
-}
-
-/// The order of K in a panel: by blocks of channels, then taps, then channels of the block. A row of W has channels,
-/// then taps.
+/// The order of K: by blocks of channels, then taps, then channels of the block. A row of W has channels, then
+/// taps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepOrder {
     pub(crate) channels: usize,
@@ -28,7 +21,17 @@ pub(crate) struct StepOrder {
 }
 
 impl StepOrder {
-    /// Packs a panel, `[K][width]`. `w` begins with the first of its `rows` rows; more columns of the panel are zero.
+    /// The tap and the channel of step `k`.
+    pub(crate) fn step(&self, k: usize) -> (usize, usize) {
+        let Self { channels, taps, block } = *self;
+        let first = k / (block * taps) * block;
+        let width = block.min(channels - first);
+        let within = k - first * taps;
+        (within / width, first + within % width)
+    }
+
+    /// Packs a panel, `[K][width]`. `w` begins with the first of its `rows` rows. Columns of the panel beyond `rows`
+    /// become zero.
     pub(crate) fn pack<T: Element>(&self, isa: Isa, w: &[T], (rows, width): (usize, usize), panel: &mut [T::Acc]) {
         let Self { channels, taps, block } = *self;
         let (k, values) = (channels * taps, T::as_acc(w));
@@ -71,25 +74,37 @@ impl StepOrder {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+
+    fn check<T: Element>(isa: Isa) {
+        for (channels, taps, block) in [(1, 1, 1), (70, 1, 32), (3, 49, 2), (20, 9, 16), (130, 3, 130)] {
+            for (rows, width) in [(1, 1), (3, 16), (14, 14), (32, 32)] {
+                // Few whole numbers are those of every type. Neighbours differ, and none is the zero of the padding.
+                let value = |i: usize| <T::Acc as Real>::from_f64((i % 251 + 1) as f64);
+                let w: alloc::vec::Vec<T> = (0..rows * channels * taps).map(|i| T::from_acc(value(i))).collect();
+                let mut panel = vec![value(0); width * channels * taps];
+                let order = StepOrder { channels, taps, block };
+                order.pack(isa, &w, (rows, width), &mut panel);
+                for (k, step) in panel.chunks_exact(width).enumerate() {
+                    let (tap, c) = order.step(k);
+                    let expected = (0..width).map(|row| match row < rows {
+                        true => value((row * channels + c) * taps + tap),
+                        false => T::Acc::ZERO,
+                    });
+                    assert!(expected.eq(step.iter().copied()), "{isa} {order:?} {rows} {width} {k}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn panels_have_the_weight_of_each_step_and_zeros() {
-        let random = |i: usize| (i * 2_654_435_761 % 1009) as f32;
-        for (channels, taps, block) in [(1, 1, 1), (70, 1, 32), (3, 49, 2), (20, 9, 16), (130, 3, 130)] {
-            for (rows, width) in [(1, 1), (3, 16), (14, 14), (32, 32)] {
-                let w: alloc::vec::Vec<f32> = (0..rows * channels * taps).map(random).collect();
-                let mut panel = vec![f32::NAN; width * channels * taps];
-                StepOrder { channels, taps, block }.pack(Isa::detect(), &w, (rows, width), &mut panel);
-                for (k, step) in panel.chunks_exact(width).enumerate() {
-                    let (tap, c) = step_of(k, channels, taps, block);
-                    let expected = (0..width).map(|row| match row < rows {
-                        true => w[(row * channels + c) * taps + tap],
-                        false => 0.0,
-                    });
-                    assert!(expected.eq(step.iter().copied()), "{channels} {taps} {block} {rows} {width} {k}");
-                }
-            }
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            check::<f32>(isa);
+            check::<f64>(isa);
+            check::<bf16>(isa);
         }
     }
 }

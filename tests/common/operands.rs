@@ -118,7 +118,7 @@ impl<T: Scalar> Operands<T> {
     }
 }
 
-/// What is between the pixels of Y before a run, and behind it.
+/// What lies between the pixels of Y, before and after a run.
 pub const UNTOUCHED: f64 = 77.0;
 
 /// Pixels of a tensor in memory, which may be those of a wider tensor.

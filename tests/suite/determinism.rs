@@ -33,6 +33,7 @@ fn layers() -> Vec<Layer> {
         // Images and groups.
         layer(Conv::new([24, 7, 3, 3]).group(4).strides([2, 2]), [5, 28, 30, 29]),
         layer(Conv::new([12, 6, 9]).pads([4, 4]), [1, 6, 2500]),
+        // A first layer of a network, whose taps are joined with channels last.
         layer(Conv::new([24, 3, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [2, 3, 56, 57]),
         // Rows of few channels, in tiles. Two tiles share vectors unless they are cut for
         // threads.
@@ -157,7 +158,7 @@ fn check<T: Scalar>(isas: impl Fn(Isa) -> bool) {
             let geometry = layer.geometry();
             let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
             for combination in Combination::distinct().filter(|c| isas(c.isa)) {
-                // The naive algorithm is slow, and does not depend on the type.
+                // The naive algorithm is slow, and depends neither on the type nor on layouts.
                 let is_tested = T::DTYPE == DType::F32 && layouts == [ChannelsFirst; 2];
                 if combination.algorithm != named("naive") || is_tested {
                     run_all(combination, &layer, &operands, &pools);

@@ -687,12 +687,16 @@ fn pixels_of_joined_taps_may_read_padding_alone() {
             let geometry = layer.geometry();
             let operands = Operands::<T>::uniform(&geometry, 1).with_bias(&geometry);
             let oracle = Oracle::new(&geometry, &operands);
+            let mut is_copied = false;
             for combination in Combination::distinct() {
                 // Chunks for several threads are small.
                 let Some(plan) = combination.plan::<T>(&layer, |planner| planner.threads(4)) else { continue };
+                is_copied |= combination.algorithm == named("pixel-gemm")
+                    && format!("{:#}", plan.explain()).contains("in copied rows");
                 let y = operands.run(&plan);
                 assert_eq!(oracle.check(combination.algorithm, Activation::None, &y), Ok(()), "{combination}: {layer}");
             }
+            assert!(is_copied, "no copy of rows: {layer}");
         }
     }
     for_each_type!(check());

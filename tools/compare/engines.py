@@ -2,7 +2,7 @@
 
 Its protocol is that of peers.py: each line of standard input is a request, and each line of standard output is an answer. A request makes a session, times
 it, and ends it, because the threads of an idle session wait actively for a while and would take time from the next one. Input and outputs are plain NCHW in
-f32. Libraries are loaded, and models converted for ncnn and MNN, once and before the timing: that is `prepare` of each engine.
+f32, but for XNNPACK. Libraries are loaded, and models converted for ncnn, MNN and XNNPACK, once and before the timing: that is `prepare` of each engine.
 
 ncnn's converter is `pnnx`. Its package contains a program that needs nothing else, and Python modules that need torch. Only the program is used. `onnx2tf`, the
 converter for XNNPACK, has an environment of its own, because it needs a newer Python and older libraries.

@@ -209,7 +209,7 @@ class Engines(unittest.TestCase):
 
 
 class Networks(unittest.TestCase):
-    @unittest.skipUnless(importlib.util.find_spec("onnx"), "needs onnx")
+    @unittest.skipUnless(all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))), "needs onnx and onnxruntime")
     def test_the_sizes_are_those_of_networks(self):
         made = networks.networks(argparse.Namespace(filter=""))
         for name, size in networks.SIZES.items():

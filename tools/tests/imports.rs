@@ -3,8 +3,8 @@
 //!
 //! The test reads the sources as text. These are its rules:
 //!
-//! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on. A folder with neither has a crate for
-//!   each file that is not in a folder below it, as benches are.
+//! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on. A folder with neither,
+//!   such as `benches`, has a crate for each file directly in it.
 //! * A `use` is an arrow to the file that defines what it names. So is a path in code, whether it
 //!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that
 //!   file.

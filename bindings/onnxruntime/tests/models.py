@@ -140,7 +140,7 @@ class Published(Network):
     the image.
     """
 
-    IMAGES = 4
+    IMAGES = 2
     ACTIVATIONS = {
         "relu": lambda net, x: net.node("Relu", x), "silu": silu, "gelu": gelu, "sigmoid": lambda net, x: net.node("Sigmoid", x),
         "hard_swish": lambda net, x: net.node("HardSwish", x), "hard_swish_in_parts": hard_swish_in_parts,
@@ -449,7 +449,6 @@ def recogniser(width=96):
         x = net.layer(net.squeeze(x, c // 4, "relu", "hard_sigmoid") if squeeze else x, m, kind=kind)
     x = net.node("Squeeze", net.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]), net.integers(2))
     return net.model(net.node("Softmax", net.linear(net.transpose(x, 0, 2, 1), 97), axis=2))
-
 
 
 LIGHT = {os.path.basename(path)[6:-5]: path for path in sorted(glob.glob(os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/light/*.onnx")))}

@@ -7,7 +7,7 @@ use convoke_kernels::RowOffsets;
 
 use super::tiles::blocks_of_k;
 use crate::blas::Blocks;
-use crate::conv::panels::step_of;
+use crate::conv::panels::StepOrder;
 use crate::conv::planes::{PaddedPlanes, for_each_position};
 use crate::conv::view::OutputPhases;
 
@@ -120,6 +120,11 @@ fn outer_taps(outer: &[OutputPhases], r: &[usize], pitches: &[usize]) -> (Vec<us
     (taps, offsets)
 }
 
+/// The order of K within a block of some channels.
+fn inner_order(channels: usize, taps: usize) -> StepOrder {
+    StepOrder { channels, taps, block: INNER_CHANNELS }
+}
+
 /// The blocks of K, and the rows of B of a full block and of the last one. `views` are the
 /// offsets of the taps' views in a plane.
 fn rows_of_b(views: &[usize], channels: usize, channel_len: usize) -> (Blocks, [RowOffsets; 2]) {
@@ -127,7 +132,7 @@ fn rows_of_b(views: &[usize], channels: usize, channel_len: usize) -> (Blocks, [
     let k = blocks_of_k(channels, taps);
     let koff = k.lens().map(|width| {
         let row = |step: usize| {
-            let (t, c) = step_of(step, width, taps, INNER_CHANNELS);
+            let (t, c) = inner_order(width, taps).step(step);
             (c * channel_len + views[t]) as u32
         };
         RowOffsets::new((0..taps * width).map(row).collect())
@@ -139,7 +144,7 @@ impl PhasePass {
     /// The tap and the channel of step `k`.
     pub(super) fn step(&self, k: usize) -> (usize, usize) {
         let block = self.k.range(k / (self.k.size() * self.taps));
-        let (t, c) = step_of(k - block.start * self.taps, block.len(), self.taps, INNER_CHANNELS);
+        let (t, c) = inner_order(block.len(), self.taps).step(k - block.start * self.taps);
         (t, block.start + c)
     }
 }
