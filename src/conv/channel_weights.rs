@@ -125,7 +125,7 @@ impl ChannelWeights {
                 let (width, first) = (panel.len() / self.steps(), p * self.nr());
                 let count = width.min(rows - first);
                 if op == Op::Conv {
-                    let w = &w[(group * rows + first) * self.steps()..][..count * self.steps()];
+                    let w = &w[(group * rows + first) * self.steps()..];
                     order.pack(isa, w, (count, width), panel);
                     continue;
                 }

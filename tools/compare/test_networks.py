@@ -1,5 +1,5 @@
 """Tests of networks.py with made-up figures: `python -m unittest discover tools/compare`. They need numpy and tqdm; that of the picture needs
-matplotlib, and that of the networks' names needs onnx."""
+matplotlib, and that of the networks' sizes needs onnx and onnxruntime."""
 
 import argparse
 import importlib.util

@@ -89,9 +89,8 @@ impl PixelSource {
         let inside = window.columns.start.clamp(0, width as isize) as usize
             ..window.columns.end.clamp(0, width as isize) as usize;
         assert!(window.rows() * row_len <= copy.len(), "the window fits its copy");
-        // A row that is padding alone may lie before or behind X.
-        let before = (inside.start as isize - window.columns.start).clamp(0, window.columns.len() as isize);
-        let before = before as usize * pixel;
+        // A row may be padding alone.
+        let before = (-window.columns.start).clamp(0, window.columns.len() as isize) as usize * pixel;
         let mut rest = &mut **copy;
         window.for_each_run(geometry, |image, row, rows| {
             let to = rest.split_off_mut(..rows * row_len).unwrap_or(&mut []);
