@@ -9,7 +9,8 @@
 //! sums of the chunk. As each chunk has one task, there are no atomics, and each output is stored once.
 //! Along the last axis, sums are kept by phases of the stride, so that runs of neighbours are added.
 //!
-//! Accepts every ConvTranspose of at most [`MOST_TAPS`]. Scratch of a task: a tile of the input and one
+//! Accepts every ConvTranspose of at most [`MOST_TAPS`], in any layout: tiles of an X whose channels are neighbours are
+//! transposed. Scratch of a task: a tile of the input and one
 //! of the product, each of at most [`tile_bytes`] or [`LEAST_POSITIONS`], and the sums of the chunk, of
 //! at most [`chunk_bytes`] or one position of [`MOST_CHUNK_BYTES`].
 
@@ -22,8 +23,8 @@ use convoke_kernels::{Isa, Real};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::layout::WeightLayout;
-use super::macro_kernel::products_work;
-use super::planes::{ChunkCut, OutputChunk, chunk_bytes};
+use super::macro_kernel::{lanes, products_work};
+use super::planes::{ChunkCut, OutputChunk, chunk_bytes, rows_of_channels};
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::store::Finish;
 use super::view;
@@ -32,9 +33,9 @@ use crate::choice::Blas;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::machine::{Item, Machine};
+use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry};
+use crate::{Axis, Geometry, Layout};
 
 /// Rows of a GEMM, about. Tiles of 64 positions are then small beside the sums.
 const ROWS_OF_GEMM: usize = 256;
@@ -120,7 +121,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,
-        work: products_work(request, (geometry.input_spatial(), positions)) + Item::COL2IM_ELEMENTS.times(additions),
+        work: products_work(request, (geometry.input_spatial(), positions))
+            + Item::COL2IM_ELEMENTS.times(additions)
+            + layout_work(request, channels.count()),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
@@ -128,6 +131,22 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         Box::new(Col2im { geometry, isa, finish, gemm, channels, positions, cut, split, pieces })
     });
     Ok(Offer { recipe, build })
+}
+
+/// The work to read an X whose channels are neighbours `reads` times, and to store such a Y. One channel lies the same way
+/// in both layouts.
+fn layout_work<T: Element>(request: &Request<'_, T>, reads: usize) -> Work {
+    let geometry = request.geometry;
+    let is_last = |layout: Layout, channels: usize| layout == Layout::ChannelsLast && channels > 1;
+    let mut work = Work::default();
+    if is_last(geometry.x_layout, geometry.in_channels) {
+        let vectors = geometry.input_len() as f64 / lanes::<T::Acc>(request.isa()) as f64;
+        work += Item::GATHERED_VECTORS.times(vectors * reads as f64);
+    }
+    if is_last(geometry.y_layout, geometry.out_channels) {
+        work += Item::SCATTERED_ELEMENTS.times(geometry.output_len() as f64);
+    }
+    work
 }
 
 /// Cuts the output into chunks of as many positions as [`chunk_bytes`] hold. They are smaller if threads
@@ -264,6 +283,26 @@ impl<T: Element> Col2im<T> {
         (part, channels, chunk)
     }
 
+    /// Fills rows of the input, one for each channel, with some positions of an image.
+    fn read(
+        &self,
+        io: &Io<'_, T>,
+        (image, channels): (usize, Range<usize>),
+        positions: Range<usize>,
+        input: &mut [T::Acc],
+    ) {
+        let (strides, n) = (&io.strides.x, positions.len());
+        // Without channels, X is empty.
+        let x = io.x.get(strides.at(image, channels.start, positions.start)..).unwrap_or(&[]);
+        if strides.position == 1 {
+            for (c, row) in input.chunks_exact_mut(self.gemm.ld).enumerate().take(channels.len()) {
+                stream::widen(self.isa, &x[c * strides.channel..][..n], &mut row[..n]);
+            }
+            return;
+        }
+        rows_of_channels(self.isa, (n, channels.len()), (x, strides.position), (input, self.gemm.ld));
+    }
+
     fn add(&self, chunk: &SumChunk<'_>, positions: Range<usize>, product: &[T::Acc], sums: &mut [T::Acc]) {
         let (last, ld, taps) = (chunk.last(), self.gemm.ld, self.geometry.kernel_volume());
         let (row_len, len) = (chunk.row_len(), chunk.len());
@@ -313,7 +352,6 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let sums = &mut sums[..channels.len() * chunk.len()];
         sums.fill(T::Acc::ZERO);
         let spatial = geometry.input_spatial();
-        let x = &io.x[geometry.input_offset(image, group * geometry.in_channels_per_group(), 0)..];
         for inputs in (0..if spatial == 0 { 0 } else { chunk.runs() }).map(|run| chunk.inputs(run)) {
             // Tiles begin at multiples of their length, wherever the chunk begins, so that the order of
             // each sum does not depend on how the output is cut.
@@ -322,9 +360,8 @@ impl<T: Element> Lowering<T> for Col2im<T> {
                 let n = (self.positions - first % self.positions).min(inputs.end - first);
                 let tiles = Tiles { b: &mut *input, c: &mut *product, tile: &mut *tile };
                 self.gemm.multiply(io.weights, (group, panels.start), n, tiles, |k, input| {
-                    for (c, row) in k.zip(input.chunks_exact_mut(self.gemm.ld)) {
-                        stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
-                    }
+                    let channels = group * geometry.in_channels_per_group() + k.start;
+                    self.read(io, (image, channels..channels + k.len()), first..first + n, input);
                 });
                 self.add(&chunk, first..first + n, product, sums);
                 first += n;
@@ -333,9 +370,9 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let store = self.finish.store(io);
         for (channel, sums) in channels.zip(sums.chunks_exact_mut(chunk.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
-            let at = geometry.output_offset(image, channel, chunk.chunk.first);
             for (row, sums) in sums.chunks_exact_mut(chunk.row_len()).enumerate() {
-                store.interleaved(sums, chunk.phases(), chunk.width(), io.bias[channel], at + row * chunk.width());
+                let position = chunk.chunk.first + row * chunk.width();
+                store.interleaved(sums, chunk.phases(), chunk.width(), (image, channel, position));
             }
         }
     }

@@ -138,9 +138,7 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         let store = self.finish.store(io);
         let first = group * geometry.out_channels_per_group();
         for (row, sums) in self.rows.range(block).zip(product.chunks_exact_mut(self.gemm.ld)) {
-            let channel = first + row;
-            let at = geometry.output_offset(image, channel, columns.start);
-            store.row(&mut sums[..columns.len()], io.bias[channel], at);
+            store.row(&mut sums[..columns.len()], (image, first + row, columns.start));
         }
     }
 }

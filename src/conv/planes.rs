@@ -21,7 +21,7 @@ use core::ops::Range;
 
 use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::stream;
-use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap, interleave_kernels};
+use convoke_kernels::{Column, InterleaveKernel, Isa, Real, RowOffsets, StoreMap, interleave_kernels, transpose};
 
 use super::macro_kernel::a_block_bytes;
 use super::view::{period, phases, place, reach, shift};
@@ -220,6 +220,22 @@ pub(crate) fn too_large(axes: &[Axis]) -> String {
 pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(LINE_ELEMENTS);
     (lines + 1 - lines % 2).checked_mul(LINE_ELEMENTS)
+}
+
+/// Copies `(pixels, channels)` of an X whose channels are neighbours, as rows by channels. Pixels are `x_pixel` elements
+/// apart, and rows `of_row`.
+pub(crate) fn rows_of_channels<T: Element>(
+    isa: Isa,
+    (pixels, channels): (usize, usize),
+    (x, x_pixel): (&[T], usize),
+    (rows, of_row): (&mut [T::Acc], usize),
+) {
+    if let Some(x) = T::as_acc(x) {
+        return transpose(isa, (pixels, channels), (x, x_pixel), (rows, of_row));
+    }
+    for (e, c) in (0..pixels).flat_map(|e| (0..channels).map(move |c| (e, c))) {
+        rows[c * of_row + e] = x[e * x_pixel + c].to_acc();
+    }
 }
 
 /// Channels in blocks of K of at most `most_steps` steps, but at least one channel. They depend on the

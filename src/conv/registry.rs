@@ -165,11 +165,14 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
         Candidate::new("transposed", ConvTranspose, transposed::accepts, transposed::offer),
         Candidate::new("col2im:native", ConvTranspose, col2im::accepts, |r, bytes| {
             col2im::offer(r, Blas::Native, bytes)
-        }),
-        Candidate::new("col2im:gemm", ConvTranspose, col2im::accepts, |r, bytes| col2im::offer(r, Blas::Gemm, bytes)),
+        })
+        .with_layout(None),
+        Candidate::new("col2im:gemm", ConvTranspose, col2im::accepts, |r, bytes| col2im::offer(r, Blas::Gemm, bytes))
+            .with_layout(None),
         Candidate::new("col2im:matrixmultiply", ConvTranspose, col2im::accepts, |r, bytes| {
             col2im::offer(r, Blas::Matrixmultiply, bytes)
-        }),
+        })
+        .with_layout(None),
         Candidate::new(Algorithm::NAIVE.0, None, ANY, |r, _| Ok(exact::offer(r))).with_layout(None),
         Candidate::new("pixel-depthwise", None, pixels::depthwise::accepts, pixels::depthwise::offer).with_layout(None),
         Candidate::new("pixel-gemm", None, ANY, pixels::gemm::offer).with_layout(None),

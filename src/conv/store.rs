@@ -295,21 +295,19 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         });
     }
 
-    /// Finishes a row of sums: adds bias and residual, applies the activation, and stores from element
-    /// `at` of Y on. Overwrites the sums.
-    pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
-        self.strided(sums, bias, at, 1);
-    }
-
-    /// As [`row`](Self::row), but stores to every `step`-th element.
-    pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
-        stream::add_bias(self.finish.isa, bias, sums);
-        self.add_residual(sums, at, step);
+    /// Finishes a row of sums: adds bias and residual, applies the activation, and stores to neighbouring positions of
+    /// a channel of Y, from `(image, channel, position)` on. Overwrites the sums.
+    pub(crate) fn row(&self, sums: &mut [T::Acc], place: (usize, usize, usize)) {
+        let Io { bias, residual, strides, .. } = self.io;
+        let (image, channel, position) = place;
+        let residual = if matches!(residual, Addend::Output) { &strides.y } else { &strides.residual };
+        stream::add_bias(self.finish.isa, bias[channel], sums);
+        self.add_residual(sums, residual.at(image, channel, position), residual.position);
         self.activate(sums);
-        self.store(sums, at, step);
+        self.store(sums, strides.y.at(image, channel, position), strides.y.position);
     }
 
-    /// Adds the residual of every `step`-th element of Y from `at` on, if there is one.
+    /// Adds every `step`-th element of the residual from `at` on, if there is one.
     fn add_residual(&self, values: &mut [T::Acc], at: usize, step: usize) {
         let isa = self.finish.isa;
         match self.io.residual {
@@ -354,17 +352,16 @@ impl<'a, T: Element> OutputStore<'a, '_, T> {
         sums: &mut [T::Acc],
         (phases, span): (usize, usize),
         len: usize,
-        bias: T::Acc,
-        at: usize,
+        (image, channel, position): (usize, usize, usize),
     ) {
         if phases == 1 || span == 1 {
-            return self.row(&mut sums[..len], bias, at);
+            return self.row(&mut sums[..len], (image, channel, position));
         }
         let mut buffer = [T::Acc::ZERO; BUFFERED_ELEMENTS];
         for first in (0..len).step_by(BUFFERED_ELEMENTS) {
             let buffer = &mut buffer[..BUFFERED_ELEMENTS.min(len - first)];
             stream::interleave(self.finish.isa, sums, (phases, span), first, buffer);
-            self.row(buffer, bias, at + first);
+            self.row(buffer, (image, channel, position + first));
         }
     }
 }

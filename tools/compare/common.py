@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LABELS = {
     "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
-    "candle": "candle", "xnnpack": "XNNPACK", "onednn": "oneDNN",
+    "candle": "candle", "xnnpack": "XNNPACK", "onednn": "oneDNN", "onednn-blocked": "oneDNN, blocked",
 }
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3

@@ -43,6 +43,7 @@ SETTINGS = {
     "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
     "xnnpack": "as the delegate of TensorFlow Lite's interpreter, for a model of one operator, mirrored if the odd element of the padding is at the beginning",
     "onednn": "its C interface, with the layout of the weights that it picks",
+    "onednn-blocked": "the same, with the layouts of X and Y that it picks; the conversions to and from them are not timed",
 }
 # The layer that measures the cost of a call: one multiply-add.
 CALL = {
@@ -53,11 +54,11 @@ CALL = {
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
 RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
 # Libraries whose own layout has channels last, and the packages of Python that have them.
-LAST = {"xnnpack": "ai-edge-litert", "onednn": onednn.PACKAGE}
+LAST = {"xnnpack": "ai-edge-litert", "onednn": onednn.PACKAGE, "onednn-blocked": onednn.PACKAGE}
 # With which libraries each layout is compared.
 LIBRARIES = {"channels-first": [*PYTHON, *RUST], "channels-last": [*LAST, "onnxruntime"]}
 # ISAs that another library can be held to, too, with the environment that does it.
-ISAS = {"avx2": {"onednn": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}}
+ISAS = {"avx2": dict.fromkeys(["onednn", "onednn-blocked"], {"ONEDNN_MAX_CPU_ISA": "AVX2"})}
 # Largest error, relative to the root mean square of the output. Direct sums in f32 and small
 # Winograd tiles stay within NOTED. Large Winograd tiles reach 1e-2, which is accepted with a
 # mark.

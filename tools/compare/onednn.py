@@ -14,7 +14,7 @@ PACKAGE = "onednn-cpu-gomp"
 CPU, IN_ORDER, F32, INFERENCE = 1, 1, 3, 96
 # Convolution by sums or Winograd, as the library decides, and deconvolution by sums.
 ALGORITHMS = {"convolution": 0x3, "deconvolution": 0xA}
-QUERY_WEIGHTS = 131
+QUERY_SOURCE, QUERY_WEIGHTS, QUERY_DESTINATION = 129, 131, 133
 SOURCE, DESTINATION, WEIGHTS, BIAS = 1, 17, 33, 41
 UNIMPLEMENTED = 3
 # What the environment variable ONEDNN_MAX_CPU_ISA=AVX2 holds it to.
@@ -54,9 +54,10 @@ def numbers(values):
 
 
 class Layer:
-    """A convolution or transposed convolution of one to three axes. X and Y are arrays with channels last, the weights and the bias are as in ONNX."""
+    """A convolution or transposed convolution of one to three axes. X and Y are arrays with channels last, the weights and the bias are as in ONNX. If it
+    is blocked, the library picks the layouts in which it computes, and converts X here, and Y in `convert`."""
 
-    def __init__(self, row, x, w, b, y):
+    def __init__(self, row, x, w, b, y, blocked):
         self.objects = contextlib.ExitStack()
         weakref.finalize(self, self.objects.close)
         self.engine = self.create("engine_create", "engine", CPU, ctypes.c_size_t(0))
@@ -64,7 +65,6 @@ class Layer:
         source, destination = self.channels_last(row["x"]), self.channels_last(row["y"])
         bias = self.strided(b.shape, [1])
         shape, strides = weights(row)
-        picks = self.create("memory_desc_create_with_tag", "memory_desc", len(shape), numbers(shape), F32, ANY)
         kind = "deconvolution" if row["op"] == "ConvTranspose" else "convolution"
         axes = len(row["strides"])
         begins, ends = row["pads"][:axes], row["pads"][axes:]
@@ -72,20 +72,36 @@ class Layer:
             ends = [end - more for end, more in zip(ends, row["output_padding"])]
         attributes = [row["strides"], [dilation - 1 for dilation in row["dilations"]], begins, ends]
         description = self.create(
-            f"{kind}_forward_primitive_desc_create", "primitive_desc", self.engine, INFERENCE, ALGORITHMS[kind], source, picks, bias, destination,
-            *map(numbers, attributes), None,
+            f"{kind}_forward_primitive_desc_create", "primitive_desc", self.engine, INFERENCE, ALGORITHMS[kind],
+            self.any(row["x"]) if blocked else source, self.any(shape), bias, self.any(row["y"]) if blocked else destination, *map(numbers, attributes), None,
         )
         self.primitive = self.create("primitive_create", "primitive", description)
 
-        picked = ctypes.c_void_p(library().dnnl_primitive_desc_query_md(description, QUERY_WEIGHTS, 0))
-        given = self.strided(shape, strides)
-        plain, packed = self.memory(given, w), self.memory(picked, None)
-        reorder = self.create("reorder_primitive_desc_create", "primitive_desc", given, self.engine, picked, self.engine, None)
-        self.execute(self.create("primitive_create", "primitive", reorder), arguments({SOURCE: plain, DESTINATION: packed}))
-
-        memories = {SOURCE: self.memory(source, x), WEIGHTS: packed, BIAS: self.memory(bias, b), DESTINATION: self.memory(destination, y)}
-        self.arguments = arguments(memories)
+        given, inside = self.memory(source, x), self.memory(destination, y)
+        self.given_y = self.inside_y = destination, inside
+        if blocked:
+            given = self.convert((source, given), self.picked(description, QUERY_SOURCE))
+            self.inside_y = self.picked(description, QUERY_DESTINATION)
+        plain = self.strided(shape, strides)
+        packed = self.convert((plain, self.memory(plain, w)), self.picked(description, QUERY_WEIGHTS))
+        self.arguments = arguments({SOURCE: given, WEIGHTS: packed, BIAS: self.memory(bias, b), DESTINATION: self.inside_y[1]})
         self.arrays = [x, b, y]  # the memories have bare addresses
+
+    def output(self):
+        """Computes Y in the layout of the array."""
+        self.run()
+        if self.inside_y is not self.given_y:
+            self.convert(self.inside_y, self.given_y)
+
+    def picked(self, description, query):
+        """A layout that the library picks, and memory for it."""
+        layout = ctypes.c_void_p(library().dnnl_primitive_desc_query_md(description, query, 0))
+        return layout, self.memory(layout, None)
+
+    def convert(self, given, wanted):
+        reorder = self.create("reorder_primitive_desc_create", "primitive_desc", given[0], self.engine, wanted[0], self.engine, None)
+        self.execute(self.create("primitive_create", "primitive", reorder), arguments({SOURCE: given[1], DESTINATION: wanted[1]}))
+        return wanted[1]
 
     def run(self):
         self.execute(self.primitive, self.arguments)
@@ -99,6 +115,9 @@ class Layer:
         call(function, ctypes.byref(made), *arguments)
         self.objects.callback(call, f"{kind}_destroy", made)
         return made
+
+    def any(self, shape):
+        return self.create("memory_desc_create_with_tag", "memory_desc", len(shape), numbers(shape), F32, ANY)
 
     def strided(self, shape, strides):
         return self.create("memory_desc_create_with_strides", "memory_desc", len(shape), numbers(shape), F32, numbers(strides))

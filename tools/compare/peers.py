@@ -168,6 +168,8 @@ class Xnnpack:
 class OneDnn:
     """Its threads are OpenMP's. Their number is in the environment."""
 
+    BLOCKED = False
+
     def __init__(self, row, folder, x, w, b, threads):
         import onednn
 
@@ -176,12 +178,18 @@ class OneDnn:
         last = np.moveaxis(x, 1, -1)
         source, self.y = aligned(last.shape), aligned([row["y"][0], *row["y"][2:], row["y"][1]])
         source[...] = last
-        self.layer = onednn.Layer(row, source, w, b, self.y)
+        self.layer = onednn.Layer(row, source, w, b, self.y, self.BLOCKED)
         self.run = self.layer.run
 
     def output(self):
-        self.run()
+        self.layer.output()
         return np.moveaxis(self.y, -1, 1)
+
+
+class OneDnnBlocked(OneDnn):
+    """X and Y in the layouts that it picks, to and from which it converts outside of the timing."""
+
+    BLOCKED = True
 
 
 # --- What engines.py uses too ----------------------------------------------------------------------------------------
@@ -239,7 +247,7 @@ def mnn_tensor(values):
     return MNN.Tensor(values.shape, MNN.Halide_Type_Float, values, MNN.Tensor_DimensionType_Caffe)
 
 
-PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack, "onednn": OneDnn}
+PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack, "onednn": OneDnn, "onednn-blocked": OneDnnBlocked}
 
 
 def best_of(run, times):

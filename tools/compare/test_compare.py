@@ -180,8 +180,8 @@ class Options(unittest.TestCase):
             (["--from", "no/such.json"], "no/such.json: No such file"),
             (["--from", __file__], "is not a result of this version"),
             (["--peers", "onednn"], "no library onednn; there are onnxruntime,"),
-            (["--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn, onnxruntime"),
-            (["--layout", "channels-last", "--isa", "avx2", "--peers", "xnnpack"], "no library xnnpack; there are onednn"),
+            (["--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn, onednn-blocked, onnxruntime"),
+            (["--layout", "channels-last", "--isa", "avx2", "--peers", "xnnpack"], "no library xnnpack; there are onednn, onednn-blocked"),
             (["--layout", "channels-last", "--readme"], "those of channels first"),
             (["--isa", "avx2"], "only with --layout channels-last"),
         ]:
@@ -321,6 +321,7 @@ class ChannelsLast(unittest.TestCase):
         for row, *operands in [*(layer for layer, _ in LAYERS), *more]:
             with self.subTest(row=row):
                 self.close(peers.OneDnn(row, None, *operands, 1).output(), row, operands)
+                self.close(peers.OneDnnBlocked(row, None, *operands, 1).output(), row, operands)
 
     @unittest.skipUnless(onednn.is_installed(), "needs onednn-cpu-gomp")
     def test_onednn_is_held_to_avx2(self):

@@ -82,7 +82,10 @@ impl<A: Real> PixelBlocking<A> {
         let kernels = [narrow, widths.last().unwrap_or(narrow)];
         let pixels = kernels[0].len().min(kernels[1].len());
         let is_joined = weights.k.count() == 1 && joins_taps(geometry);
-        let (channels, parts) = (weights.channels, geometry.group);
+        // Weights that leave the L2 cache are read again for each chunk: then tasks share the panels, and not the pixels.
+        let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
+        let stays = machine.fetch_weights(bytes, bytes) == Work::default();
+        let (channels, parts) = (weights.channels, geometry.group * if stays { 1 } else { weights.count() });
         let needs = TileNeeds { pixels, in_rows: false, channels, repeats: 1, parts, is_joined };
         let tiling = PixelTiling::new(request, &needs, most_bytes)?;
         // Sums that are kept stay in the L1 cache.
@@ -113,7 +116,7 @@ impl<A: Real> PixelBlocking<A> {
             * geometry.group as f64
             + self.tiling.reading_work((geometry.group, self.split.shares), lanes);
         let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
-        let fetching = machine.fetch_weights(bytes * self.split.columns as f64, bytes);
+        let fetching = machine.fetch_weights(bytes * self.tiling.reads_of_weights(), bytes);
         machine.overlapped(computing, fetching) + Item::TASKS.times(self.split.tasks() as f64)
     }
 

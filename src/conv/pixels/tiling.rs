@@ -255,6 +255,12 @@ impl PixelTiling {
         self.phases.iter().map(TiledPhase::chunks).sum()
     }
 
+    /// How often the chunks read all weights: each reads those of its phase.
+    pub(super) fn reads_of_weights(&self) -> f64 {
+        let taps: usize = self.phases.iter().map(|tiles| tiles.chunks() * tiles.phase.taps()).sum();
+        taps as f64 / self.geometry.kernel_volume() as f64
+    }
+
     /// Taps of the kernel that are one tap of a call.
     pub(super) fn taps_of_call(&self) -> usize {
         let last = |phase: &TiledPhase| phase.phase.last().taps();

@@ -3,15 +3,15 @@
 use core::array;
 use core::ops::Range;
 
+use convoke_kernels::Real;
 use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
 use convoke_kernels::winograd::{Border, TileSource};
-use convoke_kernels::{Real, transpose};
 
 use super::blocking::MOST_IMAGES;
 use super::run::{Scratch, TileTask, Winograd};
 use super::view::{MOST_STRIDE, SubImage, WinogradPhase, distance};
 use crate::conv::contract::Io;
-use crate::conv::planes::deinterleave_rows;
+use crate::conv::planes::{deinterleave_rows, rows_of_channels};
 use crate::element::Element;
 
 /// Different borders of a block's windows, at most. Over the phases of an axis, the padding at the
@@ -233,15 +233,8 @@ impl<T: Element> Winograd<T> {
             let column = (first + (inside.start * step) as isize).unsigned_abs();
             let pixel = window.pixel + r * rows_of_x.row_stride + column;
             let (x, x_pixel) = (&io.x[strides.at(0, channel, pixel)..], step * strides.position);
-            let (size, rows) = ((inside.len(), count), &mut rows[inside.start..]);
-            match T::as_acc(x) {
-                Some(x) => transpose(self.isa, size, (x, x_pixel), (rows, of_channel)),
-                None => {
-                    for (e, c) in (0..inside.len()).flat_map(|e| (0..count).map(move |c| (e, c))) {
-                        rows[c * of_channel + e] = x[e * x_pixel + c].to_acc();
-                    }
-                }
-            }
+            let size = (inside.len(), count);
+            rows_of_channels(self.isa, size, (x, x_pixel), (&mut rows[inside.start..], of_channel));
         }
     }
 
