@@ -46,23 +46,20 @@ fn the_definition_of_all_elements_is_that_of_each() {
 
 /// Layers for an algorithm. It accepts nearly all of them.
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
+    let any_layout = |layers: BoxedStrategy<Layer>| {
+        (layers, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
+    };
     match algorithm.name() {
-        "naive" => {
-            let any = prop_oneof![layers::conv(), layers::conv_transpose()];
-            (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
-        }
+        "naive" => any_layout(prop_oneof![layers::conv(), layers::conv_transpose()].boxed()),
         "winograd" => {
-            let conv = (layers::winograd(), layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts));
             let of_x = |(layer, [x, _]): (Layer, [Layout; 2])| layer.with_layouts([x, Layout::ChannelsFirst]);
-            prop_oneof![conv, (layers::winograd_transposed(), layers::layouts()).prop_map(of_x)].boxed()
+            let transposed = (layers::winograd_transposed(), layers::layouts()).prop_map(of_x);
+            prop_oneof![any_layout(layers::winograd().boxed()), transposed].boxed()
         }
         "grouped" => layers::grouped().boxed(),
         "depthwise-transposed" => layers::depthwise_transposed().boxed(),
         "channel-gemm" => prop_oneof![1 => layers::one_position(), 3 => layers::conv_transpose()].boxed(),
-        "pixel-depthwise" => {
-            let any = prop_oneof![layers::depthwise(), layers::depthwise_transposed()];
-            (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
-        }
+        "pixel-depthwise" => any_layout(prop_oneof![layers::depthwise(), layers::depthwise_transposed()].boxed()),
         "pixel-gemm" => {
             let any = prop_oneof![
                 2 => layers::conv(),
@@ -71,10 +68,11 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
                 1 => layers::one_position(),
                 2 => layers::conv_transpose()
             ];
-            (any, layers::layouts()).prop_map(|(layer, layouts)| layer.with_layouts(layouts)).boxed()
+            any_layout(any.boxed())
         }
         "gemm" => prop_oneof![3 => layers::conv(), 1 => layers::pointwise()].boxed(),
-        name if name == "transposed" || name.starts_with("col2im") => layers::conv_transpose().boxed(),
+        "transposed" => layers::conv_transpose().boxed(),
+        name if name.starts_with("col2im") => any_layout(layers::conv_transpose().boxed()),
         _ => layers::conv().boxed(),
     }
 }
