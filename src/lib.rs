@@ -50,6 +50,7 @@ mod exec;
 mod machine;
 mod oneshot;
 mod plan;
+mod quantised;
 pub mod reference;
 mod spec;
 mod units;
@@ -67,6 +68,7 @@ pub use exec::{Executor, Threads, Workspace};
 pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};
 pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Run, Tuning, Verdict};
+pub use quantised::{Byte, Quantised, QuantisedPlan, QuantisedRun, QuantisedWeights, Scaled, Scales};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, Layout, NodeInput, Op, Operator};
 
 /// What threads share, and what they own.
@@ -79,6 +81,7 @@ const _: () = {
     shared::<Chain<f32>>();
     shared::<PackedWeights<f32>>();
     shared::<PlanCache<f32>>();
+    shared::<QuantisedPlan<u8, i8, u8>>();
     owned::<Workspace<'static>>();
 };
 

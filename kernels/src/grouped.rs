@@ -6,7 +6,6 @@ use core::mem::MaybeUninit;
 
 use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::simd::Simd;
 use crate::ukernel::{Epilogue, EpilogueArgs, Prefetch, tile_kernel};
 use crate::{Isa, Real, gcd};
 

@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
+use crate::dot::Unit;
+
 /// A cluster of instruction-set extensions that micro-kernels are written for, from the least to the
 /// most capable.
 ///
@@ -51,6 +53,19 @@ impl Isa {
     /// their sums. NEON's cannot.
     pub(crate) const fn has_spare_pointers(self) -> bool {
         !matches!(self, Self::Neon)
+    }
+
+    /// Whether the cluster is available, and this CPU also multiplies bytes: four products for each sum of 32 bits. With
+    /// AVX-512 that is AVX-512 VNNI.
+    #[inline]
+    #[must_use]
+    pub fn has_byte_products(self) -> bool {
+        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+        if self == Self::Avx512 {
+            return has_avx512() && has_vnni();
+        }
+        let _ = self;
+        false
     }
 
     /// Why the cluster is not available; `None` if it is.
@@ -199,17 +214,47 @@ detection!(
     "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
 );
 
+/// Whether a CPU with AVX-512 has AVX-512 VNNI, which `cpufeatures` does not know. The CPU is asked once, because on a
+/// virtual machine each `cpuid` takes microseconds.
+#[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+#[inline]
+fn has_vnni() -> bool {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    const UNKNOWN: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match KNOWN.load(Ordering::Relaxed) {
+        UNKNOWN if cfg!(miri) => false,
+        UNKNOWN => {
+            #[allow(unused_unsafe, reason = "a safe function in newer versions of Rust")]
+            // SAFETY: each CPU with AVX-512 has this leaf.
+            let features = unsafe { core::arch::x86_64::__cpuid_count(7, 0) };
+            let has_it = features.ecx >> 11 & 1 == 1;
+            KNOWN.store(u8::from(has_it), Ordering::Relaxed);
+            has_it
+        }
+        known => known == 1,
+    }
+}
+
 /// The code of a kernel, which only a CPU with the ISA may run. As nothing else hands it out,
 /// descriptors are plain data, which any CPU may read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Code<F> {
     isa: Isa,
+    /// Whether it needs [byte products](Isa::has_byte_products) too.
+    multiplies_bytes: bool,
     functions: F,
 }
 
 impl<F: Copy> Code<F> {
     pub(crate) const fn new(isa: Isa, functions: F) -> Self {
-        Self { isa, functions }
+        Self { isa, multiplies_bytes: false, functions }
+    }
+
+    /// The same code, if it multiplies units.
+    pub(crate) const fn of(self, unit: Unit) -> Self {
+        Self { multiplies_bytes: matches!(unit, Unit::Bytes), ..self }
     }
 
     pub(crate) fn isa(&self) -> Isa {
@@ -222,7 +267,8 @@ impl<F: Copy> Code<F> {
     /// If the CPU lacks the ISA.
     #[inline]
     pub(crate) fn on_this_cpu(&self) -> F {
-        assert!(self.isa.is_available(), "this CPU lacks the instruction set of the kernel");
+        let is_there = if self.multiplies_bytes { self.isa.has_byte_products() } else { self.isa.is_available() };
+        assert!(is_there, "this CPU lacks the instruction set of the kernel");
         self.functions
     }
 }

@@ -27,6 +27,7 @@ mod convert;
 mod depthwise;
 mod depthwise_transposed;
 mod dest;
+pub mod dot;
 mod generic;
 mod grouped;
 pub mod interleave;

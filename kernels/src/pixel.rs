@@ -2,8 +2,8 @@
 
 use crate::activation::{ActivateArgs, ActivationKernel};
 use crate::dest::{Dest, end};
+use crate::dot::Unit;
 use crate::isa::Code;
-use crate::simd::Simd;
 use crate::ukernel::{ChannelStore, Epilogue, Residual, tile_kernel};
 use crate::{Isa, Real};
 
@@ -232,7 +232,12 @@ tile_kernel!(
     PixelKernel, PixelArgs, "MR: rows of the tile (output pixels, broadcast).", "NR: columns of the tile (output channels, in vectors)."
 );
 
-impl<T: Real> PixelKernel<T> {
+impl<T: Copy> PixelKernel<T> {
+    /// The same kernel, for units.
+    pub(crate) const fn of(self, unit: Unit) -> Self {
+        Self { code: self.code.of(unit), ..self }
+    }
+
     /// Computes `tile = [tile +] X * W` over one block of channels, and keeps it in `tile` as `[MR][NR]`.
     ///
     /// `w` is a packed panel, `[taps][channels][NR]`.
@@ -243,6 +248,38 @@ impl<T: Real> PixelKernel<T> {
         self.call(x, w, tile, accumulate, PixelOutput::Tiles);
     }
 
+    // A call of its own would cost as much as a step of a few k.
+    #[inline(always)]
+    fn call(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
+        let rows = x.checked_rows(self.mr);
+        assert!(w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
+        let PixelInput { x, zeros, channels, taps } = *x;
+        let (count, entries, tile_len) = (taps.len(), taps.entries.as_ptr(), tile.len());
+        let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
+        let args = PixelArgs {
+            tiles: taps.tiles,
+            repeats: taps.repeats,
+            shift: taps.shift,
+            x,
+            zeros,
+            channels,
+            entries,
+            taps: count,
+            step: taps.step,
+            w,
+            tile,
+            accumulate,
+            store,
+        };
+        let kept = if args.keeps_sums() { taps.all_pixels() } else { self.mr };
+        assert!(tile_len >= self.nr().saturating_mul(kept), "the tile is too short");
+        // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
+        // for. Dest grants the writes.
+        unsafe { (self.code.on_this_cpu())(&args) };
+    }
+}
+
+impl<T: Real> PixelKernel<T> {
     /// Computes the sums of [`partial`](Self::partial) over the last block of channels, and finishes them:
     /// the first `channels` channels of pixel i go, `activation(sum + bias + residual)`, to `y[i * ld..]`.
     ///
@@ -286,35 +323,5 @@ impl<T: Real> PixelKernel<T> {
         let end = end(channels, ldy, x.taps.all_pixels());
         let store = ChannelStore { y: y.as_mut_ptr(), ldy, channels, epilogue: epilogue.checked(y, end, channels) };
         self.call(x, w, tile, accumulate, PixelOutput::Planes(store));
-    }
-
-    // A call of its own would cost as much as a step of a few k.
-    #[inline(always)]
-    fn call(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
-        let rows = x.checked_rows(self.mr);
-        assert!(w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
-        let PixelInput { x, zeros, channels, taps } = *x;
-        let (count, entries, tile_len) = (taps.len(), taps.entries.as_ptr(), tile.len());
-        let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
-        let args = PixelArgs {
-            tiles: taps.tiles,
-            repeats: taps.repeats,
-            shift: taps.shift,
-            x,
-            zeros,
-            channels,
-            entries,
-            taps: count,
-            step: taps.step,
-            w,
-            tile,
-            accumulate,
-            store,
-        };
-        let kept = if args.keeps_sums() { taps.all_pixels() } else { self.mr };
-        assert!(tile_len >= self.nr().saturating_mul(kept), "the tile is too short");
-        // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
-        // for. Dest grants the writes.
-        unsafe { (self.code.on_this_cpu())(&args) };
     }
 }

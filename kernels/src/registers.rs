@@ -19,9 +19,9 @@ pub(crate) fn in_order<T>(p: *const T) -> *const T {
     hidden
 }
 
-/// Implements a part of [`Simd`](crate::simd::Simd) for a vector of the registers `$r`, by the operations of
+/// Implements the lanes of an [`Accumulator`](crate::simd::Accumulator) of the registers `$r`, by the operations of
 /// the module `$ops`.
-macro_rules! lane_wise {
+macro_rules! sums {
     ($elem:ident by $ops:ident: $($r:tt)+) => {
         #[inline(always)]
         unsafe fn splat(x: $elem) -> Self {
@@ -48,6 +48,19 @@ macro_rules! lane_wise {
         }
 
         #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::add(self.$r, b.$r)),+) }
+        }
+    };
+}
+pub(crate) use sums;
+
+/// Implements a part of [`Simd`](crate::simd::Simd) for a vector of the registers `$r`, by the operations of
+/// the module `$ops`.
+macro_rules! lane_wise {
+    ($elem:ident by $ops:ident: $($r:tt)+) => {
+        #[inline(always)]
         fn prefetch(p: *const $elem) {
             crate::simd::prefetch(p);
         }
@@ -60,12 +73,6 @@ macro_rules! lane_wise {
         #[inline(always)]
         fn in_order(p: *const $elem) -> *const $elem {
             crate::registers::in_order(p)
-        }
-
-        #[inline(always)]
-        fn add(self, b: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::add(self.$r, b.$r)),+) }
         }
 
         #[inline(always)]

@@ -6,33 +6,21 @@ use crate::Real;
 /// whole vector of so many lanes.
 pub(crate) const LEAST_ROW: usize = 4;
 
-/// A vector: one SIMD register, or two where one is too short.
+/// A vector of sums, and how products are added to it: what the tile of a GEMM needs.
+///
+/// A vector is one SIMD register, or two where one is too short.
 ///
 /// # Safety
 /// Every method may use the instructions of the implementing ISA. Callers run on a CPU that has
 /// it, inside a function that enables it, so that all methods are inlined there. A vector is the proof of
 /// that, because only unsafe functions make one from nothing. So methods that take one are safe, unless
 /// they access memory; and unsafe ones ask for nothing more unless they state it.
-pub(crate) trait Simd: Copy {
-    /// The element type.
-    type Elem: Real;
-    /// That of its ISA: see [`Isa::has_spare_pointers`](crate::Isa::has_spare_pointers).
-    const SPARE_POINTERS: bool = true;
+pub(crate) trait Accumulator: Copy {
+    /// The element type. Its default is zero.
+    type Elem: Copy + Default + 'static;
     /// Elements of a vector: at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
-    const REGISTER_FILE: usize = 16;
-    /// The mask with every lane set.
-    const ALL: u32 = first_lanes(Self::LANES);
-
     const REGISTERS: usize;
-
-    /// The lanes of a vector that lie inside a row, in the form that
-    /// [`load_lanes`](Self::load_lanes) takes.
-    type Mask: Copy;
-
-    /// Any set of lanes, in the form that [`load_of`](Self::load_of) and
-    /// [`mul_add_of`](Self::mul_add_of) take.
-    type Lanes: Copy;
 
     /// Neighbouring scalars that multiply vectors: a broadcast, or a register of several scalars if the
     /// ISA can multiply by one of its lanes.
@@ -43,18 +31,17 @@ pub(crate) trait Simd: Copy {
     /// All lanes are `x`.
     unsafe fn splat(x: Self::Elem) -> Self;
 
-    /// All lanes are `x`, if a vector shows that the ISA is there.
-    #[inline(always)]
-    fn splat_beside(self, x: Self::Elem) -> Self {
-        // SAFETY: the caller runs where the ISA is, as `self` shows.
-        unsafe { Self::splat(x) }
-    }
-
     /// Loads `LANES` elements from `p`, at any alignment.
     ///
     /// # Safety
     /// Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
+
+    /// Stores `LANES` elements to `p`, at any alignment.
+    ///
+    /// # Safety
+    /// Memory: `p` is writable for `LANES` elements.
+    unsafe fn store(self, p: *mut Self::Elem);
 
     /// Loads the first `min(n, SCALARS)` scalars from `p`.
     ///
@@ -66,6 +53,36 @@ pub(crate) trait Simd: Copy {
     /// `self * scalars[i] + c`, fused if the ISA can. `i < SCALARS` must be known to the compiler once
     /// loops are unrolled.
     fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
+
+    /// `self + b`.
+    fn add(self, b: Self) -> Self;
+}
+
+/// What kernels of floating-point numbers do with a vector.
+///
+/// # Safety
+/// As [`Accumulator`].
+pub(crate) trait Simd: Accumulator<Elem: Real> {
+    /// That of its ISA: see [`Isa::has_spare_pointers`](crate::Isa::has_spare_pointers).
+    const SPARE_POINTERS: bool = true;
+    const REGISTER_FILE: usize = 16;
+    /// The mask with every lane set.
+    const ALL: u32 = first_lanes(Self::LANES);
+
+    /// The lanes of a vector that lie inside a row, in the form that
+    /// [`load_lanes`](Self::load_lanes) takes.
+    type Mask: Copy;
+
+    /// Any set of lanes, in the form that [`load_of`](Self::load_of) and
+    /// [`mul_add_of`](Self::mul_add_of) take.
+    type Lanes: Copy;
+
+    /// All lanes are `x`, if a vector shows that the ISA is there.
+    #[inline(always)]
+    fn splat_beside(self, x: Self::Elem) -> Self {
+        // SAFETY: the caller runs where the ISA is, as `self` shows.
+        unsafe { Self::splat(x) }
+    }
 
     /// The words of 32 bits that `words` lists, an index into the vector's own words for each of them. Words of an
     /// element follow one another.
@@ -96,12 +113,6 @@ pub(crate) trait Simd: Copy {
     fn prefetch_near(p: *const Self::Elem) {
         Self::prefetch(p);
     }
-
-    /// Stores `LANES` elements to `p`, at any alignment.
-    ///
-    /// # Safety
-    /// Memory: `p` is writable for `LANES` elements.
-    unsafe fn store(self, p: *mut Self::Elem);
 
     /// Loads the first `n` elements from `p`; the other lanes are zero.
     ///
@@ -143,9 +154,6 @@ pub(crate) trait Simd: Copy {
 
     /// `self * b + c`, fused if the ISA can.
     fn mul_add(self, b: Self, c: Self) -> Self;
-
-    /// `self + b`.
-    fn add(self, b: Self) -> Self;
 
     /// `self - b`.
     fn sub(self, b: Self) -> Self;

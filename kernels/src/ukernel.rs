@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::activation::ActivationKernel;
 use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::simd::{Simd, first_lanes};
+use crate::simd::first_lanes;
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -511,7 +511,7 @@ impl<T: Real> ChannelStore<T> {
 /// The getters that every kernel has. `$name` documents the name.
 macro_rules! common_getters {
     ($kernel:ident, $name:literal) => {
-        impl<T: crate::Real> $kernel<T> {
+        impl<T: Copy> $kernel<T> {
             #[doc = $name]
             #[must_use]
             pub fn name(&self) -> &'static str {
@@ -531,7 +531,7 @@ macro_rules! common_getters {
             }
         }
 
-        impl<T: crate::Real> core::fmt::Debug for $kernel<T> {
+        impl<T: Copy> core::fmt::Debug for $kernel<T> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 write!(f, "{} ({})", self.name, self.code.isa())
             }
@@ -554,9 +554,9 @@ macro_rules! tile_kernel {
             code: Code<unsafe fn(&$args<T>)>,
         }
 
-        impl<T: Real> $kernel<T> {
+        impl<T: Copy> $kernel<T> {
             /// A kernel with vectors `V`.
-            pub(crate) const fn new<V: Simd<Elem = T>>(
+            pub(crate) const fn new<V: crate::simd::Accumulator<Elem = T>>(
                 (name, isa): (&'static str, Isa),
                 (mr, nr): (usize, usize),
                 f: unsafe fn(&$args<T>),

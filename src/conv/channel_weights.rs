@@ -23,6 +23,13 @@ const MOST_STEPS: usize = 576;
 /// part of a line at a time.
 const LEAST_CHANNELS: usize = 16;
 
+/// The blocks of K for `channels` channels and some taps.
+pub(crate) fn channel_blocks(op: Op, channels: usize, taps: usize) -> Blocks {
+    // ConvTranspose multiplies one tap at a time.
+    let taps_of_step = if op == Op::Conv { taps } else { 1 };
+    planes::channel_blocks(channels, taps_of_step, MOST_STEPS.max(LEAST_CHANNELS * taps_of_step))
+}
+
 /// W is packed in panels of output channels, each `[K][NR]`. K is ordered by blocks of channels, then
 /// taps, then channels of the block.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,21 +57,27 @@ impl ChannelWeights {
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
         // ConvTranspose multiplies one tap at a time.
-        let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
-        let k = planes::channel_blocks(channels, taps_of_step, MOST_STEPS.max(LEAST_CHANNELS * taps_of_step));
+        let k = channel_blocks(geometry.op, channels, taps);
         let panels = ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(no_kernel)?;
         let padded = panels.padded(rows);
-        let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
-        if len.is_none_or(|len| len > isize::MAX as usize / size_of::<f64>()) {
-            return Err(String::from("the packed weights do not fit the address space"));
-        }
         let weights = Self { groups, rows, padded, channels, k, taps, panels };
+        weights.check_len()?;
         match request.layout {
             Some(WeightLayout::ChannelPanels { block: packed, .. }) if *packed != k.size() => {
                 Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {}", k.size()))
             }
             Some(packed) if *packed != weights.layout() => Err(packed.mismatch()),
             _ => Ok(weights),
+        }
+    }
+
+    /// # Errors
+    /// The packed weights would be too large.
+    pub(crate) fn check_len(&self) -> Result<(), String> {
+        let len = self.padded.checked_mul(self.channels * self.taps).and_then(|len| len.checked_mul(self.groups));
+        match len {
+            Some(len) if len <= isize::MAX as usize / size_of::<f64>() => Ok(()),
+            _ => Err(String::from("the packed weights do not fit the address space")),
         }
     }
 
@@ -88,6 +101,12 @@ impl ChannelWeights {
 
     pub(crate) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
         (panels.start * self.nr()).min(self.rows)..(panels.end * self.nr()).min(self.rows)
+    }
+
+    /// The output channels of some panels. Both are counted over all groups.
+    pub(crate) fn outputs_of(&self, panels: &Range<usize>) -> Range<usize> {
+        let before = |panel: usize| panel / self.count() * self.rows + self.rows_of(&(0..panel % self.count())).end;
+        before(panels.start)..before(panels.end)
     }
 
     /// The output channels of a task, counted over all groups.

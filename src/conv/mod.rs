@@ -6,7 +6,7 @@
 
 mod channel_gemm;
 mod channel_tiles;
-mod channel_weights;
+pub(crate) mod channel_weights;
 mod col2im;
 pub(crate) mod contract;
 mod depthwise;
@@ -18,7 +18,7 @@ mod im2col;
 pub(crate) mod layout;
 pub(crate) mod macro_kernel;
 mod panels;
-mod pixels;
+pub(crate) mod pixels;
 mod planes;
 pub(crate) mod registry;
 mod shares;

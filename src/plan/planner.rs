@@ -302,8 +302,14 @@ impl Planner {
         if self.packed.is_some() {
             bail!(InvalidInput, "Conv: a chain cannot be planned for weights that are packed already");
         }
-        self.check_threads("Conv")?;
-        Ok((self.checked_machine("Conv")?, self.threads, self.workspace_limit))
+        let (machine, threads) = self.machine_and_threads("Conv")?;
+        Ok((machine, threads, self.workspace_limit))
+    }
+
+    /// The machine and the threads, for an operator's name.
+    pub(crate) fn machine_and_threads(&self, name: &str) -> Result<(&Machine, usize), Error> {
+        self.check_threads(name)?;
+        Ok((self.checked_machine(name)?, self.threads))
     }
 
     /// For a layer of a chain, on some threads.

@@ -32,6 +32,7 @@ mod padding;
 mod plan_cache;
 mod plans;
 mod processes;
+mod quantised;
 mod regressions;
 mod spec;
 mod tiny;

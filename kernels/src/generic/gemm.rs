@@ -13,7 +13,7 @@
 use super::VectorEpilogue;
 use crate::Real;
 use crate::activation::{ActivateArgs, ActivationKernel};
-use crate::simd::Simd;
+use crate::simd::{Accumulator, Simd};
 use crate::ukernel::{ChannelArgs, ChannelStore, Column, EpilogueArgs, Places, Prefetch, SpatialArgs, TileStore};
 
 /// The tiles of panels: `MR` rows of packed A times `NRV` vectors of B's rows.
@@ -384,7 +384,7 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
 #[inline(always)]
-pub(super) unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(
+pub(super) unsafe fn add_tile<V: Accumulator, const MR: usize, const NRV: usize>(
     acc: &mut [[V; NRV]; MR],
     tile: *const V::Elem,
 ) {
@@ -399,7 +399,10 @@ pub(super) unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is writable for `MR * NRV * LANES` elements.
 #[inline(always)]
-pub(super) unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], tile: *mut V::Elem) {
+pub(super) unsafe fn store_tile<V: Accumulator, const MR: usize, const NRV: usize>(
+    acc: &[[V; NRV]; MR],
+    tile: *mut V::Elem,
+) {
     for i in 0..MR {
         for j in 0..NRV {
             // SAFETY: the index ends at MR * NRV * LANES.

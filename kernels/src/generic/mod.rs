@@ -128,7 +128,7 @@ macro_rules! kernels {
     ) => {
         use crate::depthwise::{DepthwiseKernel, DepthwiseKernels, DepthwisePasses};
         use crate::isa::Code;
-        use crate::simd::Simd;
+        use crate::simd::Accumulator;
         use crate::catalogue::Kernels;
 
         const LANES: usize = $vector::LANES;

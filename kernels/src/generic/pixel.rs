@@ -10,10 +10,9 @@
 )]
 
 use super::gemm::{add_tile, store_tile, store_transposed};
-use crate::Real;
 use crate::activation::{ActivateArgs, Activation};
 use crate::pixel::{PixelArgs, PixelOutput, PixelStore, PixelTaps};
-use crate::simd::Simd;
+use crate::simd::{Accumulator, Simd};
 
 /// Tiles of `MR` pixels times `NRV` vectors of channels.
 ///
@@ -21,22 +20,67 @@ use crate::simd::Simd;
 /// CPU: the ISA of `V`. Memory: as [`PixelArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
-    // SAFETY: the caller's promise. All offsets stay in what PixelArgs and PixelStore name.
+    // Sums that this block finishes begin with the bias, which saves adding it.
+    let begin = |sums: &mut [[V; NRV]; MR]| {
+        let PixelOutput::Pixels(store) = &args.store else { return };
+        for j in 0..NRV {
+            let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
+            // SAFETY: the caller's promise of the CPU and of `channels` values.
+            let bias = unsafe { V::load_first(store.bias.wrapping_add(j * V::LANES), n) };
+            for i in 0..MR {
+                sums[i][j] = bias;
+            }
+        }
+    };
+    let end = |args: &PixelArgs<V::Elem>, sums: &[[V; NRV]; MR], tile: *mut V::Elem, number: usize| {
+        // SAFETY: the caller's promise. `tile` has the elements of one tile.
+        unsafe {
+            match &args.store {
+                PixelOutput::Tiles => store_tile::<V, MR, NRV>(sums, tile),
+                PixelOutput::Pixels(store) => finish::<V, MR, NRV>(sums, tile, store, number * MR),
+                PixelOutput::Planes(store) => {
+                    store_tile::<V, MR, NRV>(sums, tile);
+                    store_transposed::<V>(tile, MR, NRV, &store.at_pixel(number * MR));
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { for_each_tile::<V, MR, NRV>(args, begin, end) };
+}
+
+/// The same tiles, whose sums are kept in memory.
+///
+/// # Safety
+/// As [`pixels`]. The sums are kept.
+#[inline(always)]
+pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
+    let end = |_: &PixelArgs<V::Elem>, sums: &[[V; NRV]; MR], tile: *mut V::Elem, _: usize| {
+        // SAFETY: `tile` has the elements of one tile.
+        unsafe { store_tile::<V, MR, NRV>(sums, tile) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { for_each_tile::<V, MR, NRV>(args, |_| {}, end) };
+}
+
+/// Computes the sums of all tiles. `begin` changes what the sums of a tile begin with, which is zero. `end` gets the
+/// sums, where they are kept if they are, and the number of the tile.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`PixelArgs`] states, but for what is stored.
+#[inline(always)]
+unsafe fn for_each_tile<V: Accumulator, const MR: usize, const NRV: usize>(
+    args: &PixelArgs<V::Elem>,
+    begin: impl Fn(&mut [[V; NRV]; MR]),
+    end: impl Fn(&PixelArgs<V::Elem>, &[[V; NRV]; MR], *mut V::Elem, usize),
+) {
+    // SAFETY: the caller's promise. All offsets stay in what PixelArgs names.
     unsafe {
         for (repeat, tile) in (0..args.repeats).flat_map(|repeat| (0..args.tiles).map(move |tile| (repeat, tile))) {
             let mut entries = args.entries.add(tile * args.step);
             let x_of_tile = args.x.wrapping_add(repeat * args.shift);
-            let mut sets = [[[V::splat(V::Elem::ZERO); NRV]; MR]; MOST_SETS];
-            // Sums that this block finishes begin with the bias, which saves adding it.
-            if let PixelOutput::Pixels(store) = &args.store {
-                for j in 0..NRV {
-                    let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
-                    let bias = V::load_first(store.bias.wrapping_add(j * V::LANES), n);
-                    for i in 0..MR {
-                        sets[0][i][j] = bias;
-                    }
-                }
-            }
+            let mut sets = [[[V::splat(V::Elem::default()); NRV]; MR]; MOST_SETS];
+            begin(&mut sets[0]);
             for _ in 0..args.taps {
                 let w = args.w.add(*entries as usize * args.channels * NRV * V::LANES);
                 let mut x = [args.zeros; MR];
@@ -63,14 +107,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, tile);
             }
-            match &args.store {
-                PixelOutput::Tiles => store_tile::<V, MR, NRV>(&acc, tile),
-                PixelOutput::Pixels(store) => finish::<V, MR, NRV>(&acc, tile, store, number * MR),
-                PixelOutput::Planes(store) => {
-                    store_tile::<V, MR, NRV>(&acc, tile);
-                    store_transposed::<V>(tile, MR, NRV, &store.at_pixel(number * MR));
-                }
-            }
+            end(args, &acc, tile, number);
         }
     }
 }
@@ -94,7 +131,7 @@ const fn sets_of_sums(mr: usize, nrv: usize) -> usize {
 /// CPU: the ISA of `V`. Memory: each pixel is readable for `channels` elements, `w` for `channels * NRV`
 /// vectors.
 #[inline(always)]
-unsafe fn block<V: Simd, const MR: usize, const NRV: usize>(
+unsafe fn block<V: Accumulator, const MR: usize, const NRV: usize>(
     sets: &mut [[[V; NRV]; MR]; MOST_SETS],
     x: &[*const V::Elem; MR],
     w: *const V::Elem,
@@ -123,7 +160,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize>(
 /// # Safety
 /// As [`block`], for `k + n <= channels`.
 #[inline(always)]
-unsafe fn steps<V: Simd, const MR: usize, const NRV: usize>(
+unsafe fn steps<V: Accumulator, const MR: usize, const NRV: usize>(
     acc: &mut [[V; NRV]; MR],
     x: &[*const V::Elem; MR],
     w: *const V::Elem,
@@ -168,10 +205,10 @@ unsafe fn steps<V: Simd, const MR: usize, const NRV: usize>(
 /// # Safety
 /// CPU: the ISA of `V`. Memory: the row is readable.
 #[inline(always)]
-unsafe fn row<V: Simd, const NRV: usize>(w: *const V::Elem, k: usize) -> [V; NRV] {
+unsafe fn row<V: Accumulator, const NRV: usize>(w: *const V::Elem, k: usize) -> [V; NRV] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut b = [V::splat(V::Elem::ZERO); NRV];
+        let mut b = [V::splat(V::Elem::default()); NRV];
         for j in 0..NRV {
             b[j] = V::load(w.add((k * NRV + j) * V::LANES));
         }

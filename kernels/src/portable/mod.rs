@@ -29,3 +29,8 @@ crate::generic::kernels! {
     dwt: 4 x [1 2 3];
     group: 4 x [2 3 4], 8 x [2];
 }
+
+crate::dot::kernels! {
+    mod of_pairs: crate::Isa::Portable, #[inline(never)], Pairs in Pairs8;
+    "i16": 8 x [1 2 3 4];
+}

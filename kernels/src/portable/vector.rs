@@ -1,7 +1,7 @@
 //! The vectors of the `wide` crate as [`Simd`] vectors. They use what the compilation target
 //! guarantees, on any target.
 
-use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
+use crate::simd::{Accumulator, Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
 /// Two registers of 128 bits as one vector. What goes lane by lane is a call: inlined at every place, it
 /// would be a quarter of what the tier takes to compile.
@@ -10,10 +10,8 @@ macro_rules! vector {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($wide);
 
-        impl Simd for $name {
+        impl Accumulator for $name {
             type Elem = $elem;
-            type Lanes = $wide;
-            type Mask = (usize, usize);
             const LANES: usize = $lanes;
             const REGISTERS: usize = 2;
             broadcast_scalars!();
@@ -37,6 +35,16 @@ macro_rules! vector {
                 unsafe { p.cast::<[$elem; $lanes]>().write(self.0.to_array()) };
             }
 
+            #[inline(always)]
+            fn add(self, b: Self) -> Self {
+                Self(self.0 + b.0)
+            }
+        }
+
+        impl Simd for $name {
+            type Lanes = $wide;
+            type Mask = (usize, usize);
+
             #[inline(never)]
             unsafe fn store_first(self, p: *mut $elem, n: usize) {
                 for (i, lane) in self.0.to_array().into_iter().enumerate().take(n) {
@@ -48,11 +56,6 @@ macro_rules! vector {
             #[inline(always)]
             fn mul_add(self, b: Self, c: Self) -> Self {
                 Self(self.0.mul_add(b.0, c.0))
-            }
-
-            #[inline(always)]
-            fn add(self, b: Self) -> Self {
-                Self(self.0 + b.0)
             }
 
             #[inline(always)]
@@ -192,3 +195,48 @@ macro_rules! vector {
 }
 vector!(F32x8(wide::f32x8): 8 of f32);
 vector!(F64x4(wide::f64x4): 4 of f64);
+
+/// 8 units of two values of 16 bits, or 8 sums of 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs8(wide::i32x8);
+
+impl Accumulator for Pairs8 {
+    type Elem = i32;
+    const LANES: usize = 8;
+    const REGISTERS: usize = 2;
+    type Scalars = wide::i16x16;
+    const SCALARS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn splat(x: i32) -> Self {
+        Self(wide::i32x8::splat(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const i32) -> Self {
+        // SAFETY: the caller promises 8 readable elements; an array has its element's alignment.
+        Self(wide::i32x8::new(unsafe { p.cast::<[i32; 8]>().read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: the caller promises 8 writable elements; an array has its element's alignment.
+        unsafe { p.cast::<[i32; 8]>().write(self.0.to_array()) };
+    }
+
+    #[inline(always)]
+    unsafe fn load_scalars(p: *const i32, _: usize) -> wide::i16x16 {
+        // SAFETY: the caller promises one element.
+        pulp::bytemuck::cast(wide::i32x8::splat(unsafe { *p }))
+    }
+
+    #[inline(always)]
+    fn mul_add_scalar(self, scalars: wide::i16x16, _: usize, c: Self) -> Self {
+        Self(pulp::bytemuck::cast::<_, wide::i16x16>(self.0).dot(scalars) + c.0)
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        Self(self.0 + b.0)
+    }
+}

@@ -14,12 +14,52 @@ fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
     every
 }
 
+/// Implements [`Accumulator`](crate::simd::Accumulator) for a register, by the operations of the module `$ops`.
+macro_rules! accumulator {
+    ($name:ident: $lanes:literal of $elem:ident by $ops:ident) => {
+        impl crate::simd::Accumulator for $name {
+            type Elem = $elem;
+            const LANES: usize = $lanes;
+            const REGISTERS: usize = 1;
+            crate::simd::broadcast_scalars!();
+            crate::registers::sums!($elem by $ops: 0);
+        }
+    };
+}
+use accumulator;
+
+/// Implements [`Accumulator`](crate::simd::Accumulator) for a register of units of 32 bits, by the operations of the
+/// module `$ops`. `$dot` adds the products of the values of each unit to a sum.
+macro_rules! dot_products {
+    ($name:ident: $lanes:literal by $ops:ident, |$units:ident, $scalars:ident, $sums:ident| $dot:expr) => {
+        impl crate::simd::Accumulator for $name {
+            type Elem = i32;
+            const LANES: usize = $lanes;
+            const REGISTERS: usize = 1;
+            type Scalars = Self;
+            const SCALARS: usize = 1;
+            crate::registers::sums!(i32 by $ops: 0);
+
+            #[inline(always)]
+            unsafe fn load_scalars(p: *const i32, _: usize) -> Self {
+                // SAFETY: the caller's promise of the ISA, and of at least one element.
+                unsafe { Self::splat(*p) }
+            }
+
+            #[inline(always)]
+            fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
+                let ($units, $scalars, $sums) = (self.0, scalars.0, c.0);
+                // SAFETY: a vector is the proof of the ISA.
+                Self(unsafe { $dot })
+            }
+        }
+    };
+}
+use dot_products;
+
 /// What the vectors of all ISAs of x86-64 have in common, by the operations of the module `$ops`.
 macro_rules! common {
     ($elem:ident by $ops:ident) => {
-        type Elem = $elem;
-        const REGISTERS: usize = 1;
-        crate::simd::broadcast_scalars!();
         crate::registers::lane_wise!($elem by $ops: 0);
 
         #[inline(always)]

@@ -3,15 +3,14 @@
 use core::ops::Range;
 use core::{array, iter};
 
-use convoke_kernels::{Isa, PixelTaps, Real};
+use bytemuck::Pod;
+use convoke_kernels::PixelTaps;
 
-use super::source::CopyScratch;
+use super::source::{CopyScratch, PixelReader};
 use super::taps::{AxisWindow, RowPlaces, TableRun, TableWriter};
 use super::tiling::{PixelTiling, TiledPhase};
 use crate::Layout;
-use crate::conv::contract::Io;
 use crate::conv::store::PixelPlace;
-use crate::element::Element;
 use crate::exec::{Arena, Ledger, Piece};
 use crate::spec::Strides;
 
@@ -32,6 +31,8 @@ pub(super) struct ChunkScratch<A> {
 /// A chunk of tiles, and where they read X.
 pub(super) struct PixelChunk<'a, A> {
     tiling: &'a PixelTiling,
+    /// Of X.
+    strides: Strides,
     pub(super) tiles: &'a TiledPhase,
     pub(super) range: Range<usize>,
     pub(super) places: RowPlaces<'a>,
@@ -53,10 +54,10 @@ pub(super) struct TileGroup<'a> {
 
 impl PixelTiling {
     /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel.
-    pub(super) fn book<T: Element>(&self, scratch: &mut Ledger, channels: usize) -> ChunkScratch<T::Acc> {
+    pub(super) fn book<A>(&self, scratch: &mut Ledger, channels: usize) -> ChunkScratch<A> {
         let geometry = &self.geometry;
         let (copied, repeated) = self.source.copy_lens();
-        let is_widened = !T::DIRECT && geometry.x_layout == Layout::ChannelsFirst;
+        let is_widened = !self.x.is_direct && geometry.x_layout == Layout::ChannelsFirst;
         ChunkScratch {
             copy: scratch.book("rows of X", copied),
             widened: scratch.book("widened rows", if is_widened { copied } else { 0 }),
@@ -70,25 +71,27 @@ impl PixelTiling {
     }
 
     /// A chunk with the tables of all its tiles, and the scratch for what it copies of X.
-    pub(super) fn open<'a, T: Element>(
+    pub(super) fn open<'a, A: Pod>(
         &'a self,
-        (index, strides): (usize, &Strides),
-        (arena, scratch): (&mut Arena<'a>, &ChunkScratch<T::Acc>),
-    ) -> (PixelChunk<'a, T::Acc>, CopyScratch<'a, T::Acc>) {
+        index: usize,
+        (x, strides): (&impl PixelReader<A>, &Strides),
+        (arena, scratch): (&mut Arena<'a>, &ChunkScratch<A>),
+    ) -> (PixelChunk<'a, A>, CopyScratch<'a, A>) {
         let geometry = &self.geometry;
         let (copy, widened) = (arena.get(scratch.copy), arena.get(scratch.widened));
         let (repeated, zeros) = (arena.get(scratch.repeated), arena.get(scratch.zeros));
         let (table, runs, outer) = (arena.get(scratch.table), arena.get(scratch.runs), arena.get(scratch.outer));
-        zeros.fill(T::Acc::ZERO);
+        zeros.fill(x.padding());
         let (tiles, range) = self.chunk(index);
         let places = self.source.places(geometry, strides, (&tiles.phase, &tiles.pixels_of(&range)), outer);
-        let writer = TableWriter { geometry, phase: &tiles.phase, places: &places };
+        let counts_padding = self.x.counts_padding;
+        let writer = TableWriter { geometry, phase: &tiles.phase, places: &places, counts_padding };
         let (table, runs): (&[u32], &[TableRun]) = if self.in_rows {
             (writer.write_rows(tiles.rows_of(&range), table), &[])
         } else {
             RunWriter { tiles, writer, table, runs, entries: 0, written: 0 }.write(&range)
         };
-        let chunk = PixelChunk { tiling: self, tiles, range, places, zeros, table, runs };
+        let chunk = PixelChunk { tiling: self, strides: *strides, tiles, range, places, zeros, table, runs };
         (chunk, CopyScratch { copy, widened, repeated })
     }
 
@@ -175,21 +178,21 @@ impl<'a> RunWriter<'_, 'a> {
     }
 }
 
-impl<A> PixelChunk<'_, A> {
+impl<A: Copy> PixelChunk<'_, A> {
     /// Taps of the kernel that are one tap of the tables.
     pub(super) fn joined(&self) -> usize {
         if self.places.is_joined { self.tiling.taps_of_call() } else { 1 }
     }
 
     /// The operand X, from the first of some channels on.
-    pub(super) fn read<'s, T: Element<Acc = A>>(
+    pub(super) fn read<'s, X: PixelReader<A>>(
         &self,
-        isa: Isa,
-        io: &Io<'s, T>,
+        x: &'s X,
         channels: &Range<usize>,
         scratch: &'s mut CopyScratch<'_, A>,
     ) -> &'s [A] {
-        self.tiling.source.read(isa, io, &self.tiling.geometry, (channels, &self.places), scratch)
+        let PixelTiling { geometry, source, .. } = self.tiling;
+        source.read((x, &self.strides), geometry, (channels, &self.places), scratch)
     }
 
     /// Calls `batch` for several groups of at most `most` tiles at a time.

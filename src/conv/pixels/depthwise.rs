@@ -11,7 +11,8 @@ use convoke_kernels::{DepthwisePixelKernel, Isa, MOST_GROUP, Real};
 
 use super::chunk::{ChunkScratch, PixelChunk};
 use super::rows::RowGroup;
-use super::tiling::{PixelTiling, TileNeeds};
+use super::source::Widened;
+use super::tiling::{PixelTiling, TileNeeds, XValues};
 use crate::blas::Blocks;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::layout::WeightLayout;
@@ -68,7 +69,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     }
     let DepthwiseBlocking { tiling, channels, split, group } = &blocking;
     let mut scratch = Ledger::default();
-    let chunk = tiling.book::<T>(&mut scratch, channels.size());
+    let chunk = tiling.book(&mut scratch, channels.size());
     let staged = if blocking.is_stored::<T>() { 0 } else { group * kernel.mr() * channels.size() };
     let finished = scratch.book("finished sums", staged);
     let rows = scratch.book("transposed sums", staged);
@@ -104,8 +105,9 @@ impl DepthwiseBlocking {
         let unit = if line.is_multiple_of(m) { line / m } else { 1 };
         let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).of_multiples(unit).times(m);
         let parts = channels.count();
-        let needs = TileNeeds { pixels, in_rows: true, channels: channels.size(), repeats, parts, is_joined: false };
-        let tiling = PixelTiling::new(request, &needs, most_bytes)?;
+        let (of_task, x) = (channels.size(), XValues::of::<T>());
+        let needs = TileNeeds { pixels, in_rows: true, channels: of_task, repeats, parts, is_joined: false, x };
+        let tiling = PixelTiling::new((geometry, machine, threads), &needs, most_bytes)?;
         let columns = tiling.chunks();
         let mut split = GemmSplit { images: 1, groups: 1, columns, panels: parts, shares: 1 };
         if threads > 1 {
@@ -216,11 +218,12 @@ impl<T: Element> Lowering<T> for DepthwisePixels<T> {
         let Part { columns, panels, .. } = self.blocking.split.part(task);
         let mut arena = Arena::new(scratch);
         let tiling = &self.blocking.tiling;
-        let (chunk, mut copy) = tiling.open::<T>((columns, &io.strides.x), (&mut arena, &self.chunk));
+        let x = Widened { isa: self.isa, x: io.x };
+        let (chunk, mut copy) = tiling.open(columns, (&x, &io.strides.x), (&mut arena, &self.chunk));
         let (finished, rows, store) = (arena.get(self.finished), arena.get(self.rows), self.finish.store(io));
         for blocks in tiling.read_parts(panels) {
             let read = self.blocking.channels_of(&blocks);
-            let x = chunk.read(self.isa, io, &read, &mut copy);
+            let x = chunk.read(&x, &read, &mut copy);
             for channels in blocks.map(|block| self.blocking.channels.range(block)) {
                 let x = x.get(channels.start - read.start..).unwrap_or(&[]);
                 for tiles in chunk.row_groups(self.blocking.group) {

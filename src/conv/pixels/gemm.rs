@@ -7,7 +7,8 @@ use convoke_kernels::catalogue::pixel_widths;
 use convoke_kernels::{Isa, PixelInput, PixelKernel, Real};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
-use super::tiling::{PixelTiling, TileNeeds, TiledPhase};
+use super::source::Widened;
+use super::tiling::{PixelTiling, TileNeeds, TiledPhase, XValues};
 use crate::conv::channel_weights::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
@@ -42,7 +43,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let blocking = PixelBlocking::new(request, most_bytes)?;
     let (weights, split, tiling) = (&blocking.weights, blocking.split, &blocking.tiling);
     let mut scratch = Ledger::default();
-    let chunk = tiling.book::<T>(&mut scratch, weights.k.size() * tiling.taps_of_call());
+    let chunk = tiling.book(&mut scratch, weights.k.size() * tiling.taps_of_call());
     let tile_len = blocking.most_pixels() * weights.nr();
     let sums = scratch.book("sums", blocking.kept * tile_len);
     // Of tiles that kernels do not store into Y.
@@ -81,13 +82,14 @@ impl<A: Real> PixelBlocking<A> {
         let narrow = widths.next().ok_or_else(|| String::from("no kernel for this tile"))?;
         let kernels = [narrow, widths.last().unwrap_or(narrow)];
         let pixels = kernels[0].len().min(kernels[1].len());
-        let is_joined = weights.k.count() == 1 && joins_taps(geometry);
+        let is_joined = weights.k.count() == 1 && joins_taps(geometry, geometry.in_channels);
         // Weights that leave the L2 cache are read again for each chunk: then tasks share the panels, and not the pixels.
         let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
         let stays = machine.fetch_weights(bytes, bytes) == Work::default();
         let (channels, parts) = (weights.channels, geometry.group * if stays { 1 } else { weights.count() });
-        let needs = TileNeeds { pixels, in_rows: false, channels, repeats: 1, parts, is_joined };
-        let tiling = PixelTiling::new(request, &needs, most_bytes)?;
+        let x = XValues::of::<T>();
+        let needs = TileNeeds { pixels, in_rows: false, channels, repeats: 1, parts, is_joined, x };
+        let tiling = PixelTiling::new((geometry, machine, threads), &needs, most_bytes)?;
         // Sums that are kept stay in the L1 cache.
         let near = (machine.l1_bytes / 4 / (pixels * weights.nr() * size_of::<A>())).max(1);
         let (is_stored, is_whole) = (tiling.is_stored::<T>(), weights.k.count() == 1);
@@ -140,12 +142,12 @@ impl<A: Real> PixelBlocking<A> {
     }
 }
 
-/// Whether the pixels that the taps of a row read are neighbours, and have few channels.
-fn joins_taps(geometry: &Geometry) -> bool {
+/// Whether the pixels that the taps of a row read are neighbours, and have few values: `pixel`.
+pub(super) fn joins_taps(geometry: &Geometry, pixel: usize) -> bool {
     let last = geometry.axes.last();
     geometry.op == Op::Conv
         && geometry.group == 1
-        && geometry.in_channels < FEW_CHANNELS
+        && pixel < FEW_CHANNELS
         && last.is_some_and(|last| last.kernel > 1 && last.dilation == 1)
 }
 
@@ -209,12 +211,7 @@ impl<T: Element> Split for PixelGemm<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let Part { columns, panels, .. } = self.blocking.split.part(task);
-        let weights = &self.blocking.weights;
-        let before = |panel: usize| {
-            let (group, p) = (panel / weights.count(), panel % weights.count());
-            group * weights.rows + weights.rows_of(&(0..p)).end
-        };
-        self.blocking.tiling.patches((columns, &(before(panels.start)..before(panels.end))), patch);
+        self.blocking.tiling.patches((columns, &self.blocking.weights.outputs_of(&panels)), patch);
     }
 }
 
@@ -227,12 +224,13 @@ impl<T: Element> Lowering<T> for PixelGemm<T> {
         let Part { columns, panels, .. } = self.blocking.split.part(task);
         let PixelBlocking { weights, tiling, .. } = &self.blocking;
         let mut arena = Arena::new(scratch);
-        let (chunk, mut copy) = tiling.open::<T>((columns, &io.strides.x), (&mut arena, &self.chunk));
+        let x = Widened { isa: self.isa, x: io.x };
+        let (chunk, mut copy) = tiling.open(columns, (&x, &io.strides.x), (&mut arena, &self.chunk));
         let (sums, finished, rows) = (arena.get(self.sums), arena.get(self.finished), arena.get(self.rows));
         let (store, mut scratch) = (self.finish.store(io), PixelScratch { sums, finished, rows });
         let (c, count) = (weights.channels, weights.count());
         for groups in tiling.read_parts(panels.start / count..panels.end.div_ceil(count)) {
-            let x = chunk.read(self.isa, io, &(groups.start * c..groups.end * c), &mut copy);
+            let x = chunk.read(&x, &(groups.start * c..groups.end * c), &mut copy);
             let panels = panels.start.max(groups.start * count)..panels.end.min(groups.end * count);
             chunk.for_each_batch(self.blocking.group, |batch| {
                 for panel in panels.clone() {

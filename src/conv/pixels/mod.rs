@@ -9,9 +9,11 @@
 //!   weights are those of `channel-gemm`.
 //! - [`depthwise`]: vectors run along channels, which X and Y have in common. Its tiles have pixels of one row, whose
 //!   columns are equally far apart: a table of rows takes the place of that of pixels ([`rows`]).
+//! - [`dot`]: as `gemm`, for bytes.
 
 mod chunk;
 pub(super) mod depthwise;
+pub(crate) mod dot;
 pub(super) mod gemm;
 mod rows;
 mod source;

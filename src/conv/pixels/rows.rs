@@ -16,7 +16,7 @@ pub(super) struct RowGroup {
     pub(super) place: PixelPlace,
 }
 
-impl<A> PixelChunk<'_, A> {
+impl<A: Copy> PixelChunk<'_, A> {
     /// The tiles in groups. None has more than `most` tiles.
     pub(super) fn row_groups(&self, most: usize) -> impl Iterator<Item = RowGroup> {
         let (tiles, of_image) = (self.tiles, self.tiles.phase.rows());

@@ -6,7 +6,6 @@ use core::ops::Range;
 use convoke_kernels::{Isa, Real, stream, transpose};
 
 use super::taps::{AxisWindow, PixelPhase, PixelWindow, RowPlaces};
-use crate::conv::contract::Io;
 use crate::element::Element;
 use crate::spec::Strides;
 use crate::{Geometry, Layout};
@@ -72,20 +71,19 @@ impl PixelSource {
     }
 
     /// The operand of a chunk, from the first of some channels on. They are those of Y, if channels are repeated.
-    pub(super) fn read<'s, T: Element>(
+    pub(super) fn read<'s, A: Copy>(
         &self,
-        isa: Isa,
-        io: &Io<'s, T>,
+        (x, strides): (&'s impl PixelReader<A>, &Strides),
         geometry: &Geometry,
         (channels, places): (&Range<usize>, &RowPlaces<'_>),
-        CopyScratch { copy, widened, repeated }: &'s mut CopyScratch<'_, T::Acc>,
-    ) -> &'s [T::Acc] {
+        CopyScratch { copy, widened, repeated }: &'s mut CopyScratch<'_, A>,
+    ) -> &'s [A] {
         let Some(RowCopy { repeats, .. }) = self.copy else {
-            return T::as_acc(io.x).and_then(|x| x.get(channels.start..)).unwrap_or(&[]);
+            return x.in_place().and_then(|x| x.get(channels.start..)).unwrap_or(&[]);
         };
         let (window, channels) = (&places.window, channels.start / repeats..channels.end / repeats);
         let (row_len, pixel) = (places.row / repeats, places.pixel / repeats);
-        let (width, strides) = (geometry.axes[geometry.axes.len() - 1].input, io.strides.x);
+        let width = geometry.axes[geometry.axes.len() - 1].input;
         let inside = window.columns.start.clamp(0, width as isize) as usize
             ..window.columns.end.clamp(0, width as isize) as usize;
         assert!(window.rows() * row_len <= copy.len(), "the window fits its copy");
@@ -98,60 +96,94 @@ impl PixelSource {
             let inside_len = to.len() - (row_len - inside.len() * pixel);
             let (before, to) = to.split_at_mut(before);
             let (to, behind) = to.split_at_mut(inside_len);
-            before.fill(T::Acc::ZERO);
-            behind.fill(T::Acc::ZERO);
+            before.fill(x.padding());
+            behind.fill(x.padding());
             let first = strides.at(image, channels.start, row * width + inside.start);
-            let x = io.x.get(first..).unwrap_or(&[]);
+            // Phases without taps read no pixels.
             match geometry.x_layout {
-                Layout::ChannelsLast => fill(isa, (x, strides.position), channels.len(), (to, pixel)),
-                Layout::ChannelsFirst => {
-                    fill_transposed(isa, (x, strides.channel), channels.len(), (to, pixel), widened);
-                }
+                _ if to.is_empty() => {}
+                Layout::ChannelsLast => x.pixels((first, strides.position), channels.len(), (to, pixel)),
+                Layout::ChannelsFirst => x.rows((first, strides.channel), channels.len(), (to, pixel), widened),
             }
         });
         if repeats == 1 {
             return copy;
         }
         let repeated = &mut repeated[..window.rows() * places.row];
-        stream::repeat(isa, copy, repeats, repeated);
+        x.repeat(copy, repeats, repeated);
         repeated
     }
 }
 
-/// Copies some channels of pixels of a row. `x` begins with the first, and they are `x_pixel` elements apart.
-fn fill<T: Element>(isa: Isa, (x, x_pixel): (&[T], usize), channels: usize, (to, pixel): (&mut [T::Acc], usize)) {
-    if x_pixel == channels && pixel == channels {
-        return stream::widen(isa, &x[..to.len()], to);
-    }
-    for (i, to) in to.chunks_exact_mut(pixel.max(1)).enumerate() {
-        stream::widen(isa, &x[i * x_pixel..][..channels], &mut to[..channels]);
-    }
+/// How values that kernels read are made of X.
+pub(super) trait PixelReader<A> {
+    /// X, if it has these values.
+    fn in_place(&self) -> Option<&[A]>;
+
+    /// The value that padding has.
+    fn padding(&self) -> A;
+
+    /// Copies `channels` channels of pixels of a row, which become pixels of `pixel` values. They begin with element
+    /// `first` of X, and are `x_pixel` elements apart.
+    fn pixels(&self, at: (usize, usize), channels: usize, to: (&mut [A], usize));
+
+    /// The same from rows of channels, which are `x_channel` elements apart. They may go through `widened`, which is as long
+    /// as all values.
+    fn rows(&self, at: (usize, usize), channels: usize, to: (&mut [A], usize), widened: &mut [A]);
+
+    /// Repeats each value.
+    fn repeat(&self, copy: &[A], repeats: usize, repeated: &mut [A]);
 }
 
-/// Copies pixels of a row from rows of channels. `x` begins with the first of them, and they are `x_channel`
-/// elements apart. They go through `widened`, if X has not the type of sums.
-fn fill_transposed<T: Element>(
-    isa: Isa,
-    (x, x_channel): (&[T], usize),
-    channels: usize,
-    (to, pixel): (&mut [T::Acc], usize),
-    widened: &mut [T::Acc],
-) {
-    // Phases without taps read no pixels.
-    if to.is_empty() {
-        return;
+/// Floating-point numbers in the type of sums.
+pub(super) struct Widened<'a, T> {
+    pub(super) isa: Isa,
+    pub(super) x: &'a [T],
+}
+
+impl<T: Element> PixelReader<T::Acc> for Widened<'_, T> {
+    fn in_place(&self) -> Option<&[T::Acc]> {
+        T::as_acc(self.x)
     }
-    // One channel lies the same way in both layouts.
-    if pixel == 1 {
-        return stream::widen(isa, &x[..to.len()], to);
+
+    fn padding(&self) -> T::Acc {
+        T::Acc::ZERO
     }
-    let pixels = to.len() / pixel;
-    let size = (channels, pixels);
-    if let Some(x) = T::as_acc(x) {
-        return transpose(isa, size, (x, x_channel), (to, pixel));
+
+    fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [T::Acc], usize)) {
+        let x = self.x.get(first..).unwrap_or(&[]);
+        if x_pixel == channels && pixel == channels {
+            return stream::widen(self.isa, &x[..to.len()], to);
+        }
+        for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+            stream::widen(self.isa, &x[i * x_pixel..][..channels], &mut to[..channels]);
+        }
     }
-    for (c, row) in widened.chunks_exact_mut(pixels).enumerate().take(channels) {
-        stream::widen(isa, &x[c * x_channel..][..row.len()], row);
+
+    fn rows(
+        &self,
+        (first, x_channel): (usize, usize),
+        channels: usize,
+        (to, pixel): (&mut [T::Acc], usize),
+        widened: &mut [T::Acc],
+    ) {
+        let (isa, x) = (self.isa, &self.x[first..]);
+        // One channel lies the same way in both layouts.
+        if pixel == 1 {
+            return stream::widen(isa, &x[..to.len()], to);
+        }
+        let pixels = to.len() / pixel;
+        let size = (channels, pixels);
+        if let Some(x) = T::as_acc(x) {
+            return transpose(isa, size, (x, x_channel), (to, pixel));
+        }
+        for (c, row) in widened.chunks_exact_mut(pixels).enumerate().take(channels) {
+            stream::widen(isa, &x[c * x_channel..][..row.len()], row);
+        }
+        transpose(isa, size, (widened, pixels), (to, pixel));
     }
-    transpose(isa, size, (widened, pixels), (to, pixel));
+
+    fn repeat(&self, copy: &[T::Acc], repeats: usize, repeated: &mut [T::Acc]) {
+        stream::repeat(self.isa, copy, repeats, repeated);
+    }
 }

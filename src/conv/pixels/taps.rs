@@ -351,11 +351,13 @@ pub(super) struct TableWriter<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) phase: &'a PixelPhase,
     pub(super) places: &'a RowPlaces<'a>,
+    /// Whether taps that see only padding count too.
+    pub(super) counts_padding: bool,
 }
 
 impl TableWriter<'_> {
     /// Writes `[taps][1 + pixels]` for `pixels` pixels from pixel `first` of row `row` on, and returns the
-    /// number of taps. Taps that see only padding are left out.
+    /// number of taps. Taps that see only padding are left out, unless they count.
     pub(super) fn write(&self, (row, first): (usize, usize), pixels: usize, entries: &mut [u32]) -> usize {
         let (count, mut done) = (self.phase.last().count, 0);
         let mut taps = 0;
@@ -368,7 +370,8 @@ impl TableWriter<'_> {
         let mut kept = 0;
         for tap in 0..taps {
             let entry = tap * (1 + pixels)..(tap + 1) * (1 + pixels);
-            if entries[entry.start + 1..entry.end].iter().any(|place| *place < PixelTaps::ZEROS) {
+            let places = &entries[entry.start + 1..entry.end];
+            if self.counts_padding || places.iter().any(|place| *place < PixelTaps::ZEROS) {
                 if kept < tap {
                     entries.copy_within(entry, kept * (1 + pixels));
                 }

@@ -8,13 +8,12 @@ use convoke_kernels::PixelTaps;
 
 use super::source::{PixelSource, RowCopy};
 use super::taps::{PixelPhase, TableRun};
-use crate::conv::contract::Request;
 use crate::conv::macro_kernel::RowPanels;
 use crate::conv::shares::TASKS_PER_THREAD;
 use crate::conv::{planes, view};
 use crate::element::Element;
 use crate::exec::split::{Patch, Span};
-use crate::machine::{Item, Work};
+use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry, Layout};
 
 /// Entries of the table of a tile, at most.
@@ -106,6 +105,25 @@ pub(super) struct TileNeeds {
     pub(super) parts: usize,
     /// Whether a tap of the last axis stands for all of them.
     pub(super) is_joined: bool,
+    pub(super) x: XValues,
+}
+
+/// The values of X that kernels read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct XValues {
+    /// Whether X has them as they are.
+    pub(super) is_direct: bool,
+    /// Bytes of a value.
+    pub(super) bytes: usize,
+    /// Whether padding counts in sums, so that no tap may be left out.
+    pub(super) counts_padding: bool,
+}
+
+impl XValues {
+    /// Those of floating-point numbers.
+    pub(super) fn of<T: Element>() -> Self {
+        Self { is_direct: T::DIRECT, bytes: size_of::<T::Acc>(), counts_padding: false }
+    }
 }
 
 /// The tiles of a layer.
@@ -115,6 +133,7 @@ pub(super) struct PixelTiling {
     pub(super) source: PixelSource,
     pub(super) phases: Vec<TiledPhase>,
     pixels: usize,
+    pub(super) x: XValues,
     /// As in [`TileNeeds`].
     pub(super) in_rows: bool,
     /// Entries of the table of a tile, and tiles of a chunk, at most.
@@ -125,18 +144,18 @@ pub(super) struct PixelTiling {
 impl PixelTiling {
     /// # Errors
     /// The reason why a layer cannot be tiled.
-    pub(super) fn new<T: Element>(
-        request: &Request<'_, T>,
+    pub(super) fn new(
+        (geometry, machine, threads): (&Geometry, &Machine, usize),
         needs: &TileNeeds,
         most_bytes: usize,
     ) -> Result<Self, String> {
-        let geometry = view::merged(request.geometry);
+        let geometry = view::merged(geometry);
         if geometry.input_len() >= PixelTaps::ZEROS as usize {
             return Err(alloc::format!("X has {} elements, at most {}", geometry.input_len(), PixelTaps::ZEROS - 1));
         }
         let phases = PixelPhase::all(&geometry).ok_or_else(|| String::from("its strides have too many phases"))?;
         let TileNeeds { pixels, in_rows, channels, repeats, is_joined, .. } = *needs;
-        let is_in_place = T::DIRECT && repeats == 1 && geometry.x_layout == Layout::ChannelsLast;
+        let is_in_place = needs.x.is_direct && repeats == 1 && geometry.x_layout == Layout::ChannelsLast;
         let pads = geometry.axes.last().is_some_and(Axis::is_padded);
         let copy = RowCopy { pixel: channels, repeats, most_len: 0 };
         let source = PixelSource { is_joined, copy: (!is_in_place || is_joined && pads).then_some(copy) };
@@ -148,11 +167,13 @@ impl PixelTiling {
         if entries > MOST_ENTRIES {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
-        let mut new = Self { geometry, source, phases: Vec::new(), pixels, in_rows, entries, chunk: 0 };
-        let chunk = new.chunk_tiles(request, needs, phases.len(), most_bytes);
+        let x = needs.x;
+        let mut new = Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0 };
+        let bytes = (machine.block_l2_bytes() / 4).min(most_bytes);
+        let chunk = new.chunk_tiles(needs, phases.len(), (bytes, threads));
         new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
-        let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / size_of::<T::Acc>());
+        let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / needs.x.bytes);
         if let Some(copy) = &mut new.source.copy {
             if most_len > most {
                 return Err(alloc::format!(
@@ -182,25 +203,18 @@ impl PixelTiling {
         self.phases.iter().map(of_phase).max().unwrap_or(0)
     }
 
-    /// Tiles of a chunk: what they read of X, and their tables, stay in the L2 cache, and each thread has
-    /// several chunks.
-    fn chunk_tiles<T: Element>(
-        &self,
-        request: &Request<'_, T>,
-        needs: &TileNeeds,
-        phases: usize,
-        most_bytes: usize,
-    ) -> usize {
-        let Request { geometry, machine, threads, .. } = *request;
+    /// Tiles of a chunk: what they read of X, and their tables, take at most `bytes`, which stay in the L2 cache, and
+    /// each of `threads` threads has several chunks.
+    fn chunk_tiles(&self, needs: &TileNeeds, phases: usize, (bytes, threads): (usize, usize)) -> usize {
+        let geometry = &self.geometry;
         let inputs = geometry.batch as f64 * geometry.input_spatial() as f64 * phases as f64;
         let outputs = (geometry.batch * geometry.output_spatial()).max(1) as f64;
-        let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * size_of::<T::Acc>()) as f64
+        let of_tile = self.pixels as f64 * (inputs / outputs) * (needs.channels * needs.x.bytes) as f64
             + (self.entries * size_of::<u32>() + size_of::<TableRun>()) as f64;
-        let bytes = (machine.block_l2_bytes() / 4).min(most_bytes) as f64;
         let tiles = (geometry.batch * geometry.output_spatial()).max(1).div_ceil(self.pixels);
         let of_thread =
             if threads == 1 { tiles } else { tiles.saturating_mul(needs.parts).div_ceil(TASKS_PER_THREAD * threads) };
-        ((bytes / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
+        ((bytes as f64 / of_tile) as usize).min(of_thread).clamp(1, tiles.max(1))
     }
 
     fn phase_tiles(&self, phase: PixelPhase, chunk: usize) -> TiledPhase {

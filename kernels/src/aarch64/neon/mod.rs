@@ -48,6 +48,11 @@ crate::generic::kernels! {
     group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];
 }
 
+crate::dot::kernels! {
+    mod of_pairs: crate::Isa::Neon, #[target_feature(enable = "neon")], Pairs in Pairs4, split 4;
+    "i16": 4 x [1 2 3 4 5 6 7 8 9], 8 x [1 2 3 4 5 6 7 8 9];
+}
+
 /// Runs a streaming pass. Every target that this module is compiled for has NEON. The function is
 /// not inlined, as the passes of other ISAs are not, so that `disasm` finds its loops.
 #[inline(never)]

@@ -3,7 +3,7 @@
 use core::arch::aarch64::*;
 
 use crate::Isa;
-use crate::simd::{Simd, lanes_by_zeros};
+use crate::simd::{Accumulator, Simd, lanes_by_zeros};
 
 /// For each mask of four lanes in `REGISTERS` registers, the bytes of a table lookup that moves these lanes
 /// to the front. The other lanes become zero.
@@ -88,19 +88,26 @@ mod pd {
     };
 }
 
-/// What both types have in common, by the operations of the module `$ops`, for the registers `$r` of
-/// `$scalars` elements each.
-macro_rules! vector {
+/// What sums of both types have in common, by the operations of the module `$ops`, for the registers `$r` of `$scalars`
+/// elements each.
+macro_rules! sums {
     ($elem:ident by $ops:ident: $scalars:literal in each of $registers:literal: $($r:tt)+) => {
         type Elem = $elem;
+        type Scalars = $ops::Register;
+        const LANES: usize = 4;
+        const REGISTERS: usize = $registers;
+        const SCALARS: usize = $scalars;
+        crate::registers::sums!($elem by $ops: $($r)+);
+    };
+}
+
+/// What both types have in common, by the operations of the module `$ops`, for the registers `$r`.
+macro_rules! vector {
+    ($elem:ident by $ops:ident: $registers:literal: $($r:tt)+) => {
         const SPARE_POINTERS: bool = Isa::Neon.has_spare_pointers();
         type Lanes = [$ops::Bits; $registers];
         type Mask = Window<$registers>;
-        type Scalars = $ops::Register;
-        const LANES: usize = 4;
         const REGISTER_FILE: usize = 32;
-        const REGISTERS: usize = $registers;
-        const SCALARS: usize = $scalars;
         crate::registers::lane_wise!($elem by $ops: $($r)+);
 
         #[inline(always)]
@@ -176,19 +183,8 @@ macro_rules! vector {
 #[derive(Clone, Copy)]
 pub(crate) struct F32x4(float32x4_t);
 
-impl Simd for F32x4 {
-    vector!(f32 by ps: 4 in each of 1: 0);
-
-    #[inline(always)]
-    unsafe fn permute(self, words: *const u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            // The bytes of word i are 4 * i to 4 * i + 3.
-            let bytes = vmlaq_n_u32(vdupq_n_u32(0x0302_0100), vld1q_u32(words), 0x0404_0404);
-            let x = vreinterpretq_u8_f32(self.0);
-            Self(vreinterpretq_f32_u8(vqtbl1q_u8(x, vreinterpretq_u8_u32(bytes))))
-        }
-    }
+impl Accumulator for F32x4 {
+    sums!(f32 by ps: 4 in each of 1: 0);
 
     #[inline(always)]
     unsafe fn load_scalars(p: *const f32, n: usize) -> float32x4_t {
@@ -206,6 +202,21 @@ impl Simd for F32x4 {
                 2 => vfmaq_laneq_f32::<2>(c.0, self.0, scalars),
                 _ => vfmaq_laneq_f32::<3>(c.0, self.0, scalars),
             })
+        }
+    }
+}
+
+impl Simd for F32x4 {
+    vector!(f32 by ps: 1: 0);
+
+    #[inline(always)]
+    unsafe fn permute(self, words: *const u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            // The bytes of word i are 4 * i to 4 * i + 3.
+            let bytes = vmlaq_n_u32(vdupq_n_u32(0x0302_0100), vld1q_u32(words), 0x0404_0404);
+            let x = vreinterpretq_u8_f32(self.0);
+            Self(vreinterpretq_f32_u8(vqtbl1q_u8(x, vreinterpretq_u8_u32(bytes))))
         }
     }
 
@@ -331,8 +342,8 @@ impl F64x4 {
     }
 }
 
-impl Simd for F64x4 {
-    vector!(f64 by pd: 2 in each of 2: 0 1);
+impl Accumulator for F64x4 {
+    sums!(f64 by pd: 2 in each of 2: 0 1);
 
     #[inline(always)]
     unsafe fn load_scalars(p: *const f64, n: usize) -> float64x2_t {
@@ -350,6 +361,10 @@ impl Simd for F64x4 {
             }
         }
     }
+}
+
+impl Simd for F64x4 {
+    vector!(f64 by pd: 2: 0 1);
 
     #[inline(always)]
     unsafe fn load_first(p: *const f64, n: usize) -> Self {
@@ -448,6 +463,46 @@ impl Simd for F64x4 {
                 Self(vzip1q_f64(self.0, b.0), vzip2q_f64(self.0, b.0)),
                 Self(vzip1q_f64(self.1, b.1), vzip2q_f64(self.1, b.1)),
             )
+        }
+    }
+}
+
+/// 4 units of two values of 16 bits, whose first values come first, or 4 sums of 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs4(int32x4_t);
+
+/// The operations on sums of 32 bits.
+mod s32 {
+    pub(super) use core::arch::aarch64::{
+        vaddq_s32 as add, vdupq_n_s32 as splat, vld1q_s32 as load, vst1q_s32 as store,
+    };
+}
+
+impl Accumulator for Pairs4 {
+    type Elem = i32;
+    const LANES: usize = 4;
+    const REGISTERS: usize = 1;
+    /// Two units: the lanes of a multiply-add are those of half a register.
+    type Scalars = int16x4_t;
+    const SCALARS: usize = 2;
+    crate::registers::sums!(i32 by s32: 0);
+
+    #[inline(always)]
+    unsafe fn load_scalars(p: *const i32, n: usize) -> int16x4_t {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { vreinterpret_s16_s32(if n == 1 { vld1_lane_s32::<0>(p, vdup_n_s32(0)) } else { vld1_s32(p) }) }
+    }
+
+    #[inline(always)]
+    fn mul_add_scalar(self, scalars: int16x4_t, i: usize, c: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
+        unsafe {
+            let units = vreinterpretq_s16_s32(self.0);
+            let first = vget_low_s16(units);
+            Self(match i {
+                0 => vmlal_high_lane_s16::<1>(vmlal_lane_s16::<0>(c.0, first, scalars), units, scalars),
+                _ => vmlal_high_lane_s16::<3>(vmlal_lane_s16::<2>(c.0, first, scalars), units, scalars),
+            })
         }
     }
 }

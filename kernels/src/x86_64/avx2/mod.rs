@@ -42,3 +42,9 @@ crate::generic::kernels! {
     dwt: 4 x [1 2 3 4 5 6];
     group: 4 x [4 5 6], 8 x [3 4 5 6], 12 x [2 3], 16 x [2];
 }
+
+#[cfg(feature = "avx2")]
+crate::dot::kernels! {
+    mod of_pairs: crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], Pairs in Pairs8;
+    "i16": 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
+}

@@ -3,8 +3,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, lanes_by_zeros, lanes_in_row};
-use crate::x86_64::{common, quarters};
+use crate::simd::{Accumulator, Simd, lanes_by_zeros, lanes_in_row};
+use crate::x86_64::{accumulator, common, quarters};
 
 /// For each mask of eight words, the indices that move these words to the front. AVX2 has no
 /// instruction for it.
@@ -172,7 +172,6 @@ macro_rules! vector {
     ($elem:ident by $ops:ident) => {
         type Lanes = $ops::Register;
         type Mask = __m256i;
-        const LANES: usize = 8 / words_of::<$elem>();
         common!($elem by $ops);
 
         #[inline(always)]
@@ -290,6 +289,8 @@ const fn words_of<T>() -> usize {
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
 
+accumulator!(F32x8: 8 of f32 by ps);
+
 impl Simd for F32x8 {
     vector!(f32 by ps);
 
@@ -338,6 +339,8 @@ impl Simd for F32x8 {
 #[derive(Clone, Copy)]
 pub(crate) struct F64x4(__m256d);
 
+accumulator!(F64x4: 4 of f64 by pd);
+
 impl Simd for F64x4 {
     vector!(f64 by pd);
 
@@ -365,6 +368,36 @@ impl Simd for F64x4 {
             let (even, odd) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
             (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))
         }
+    }
+}
+
+/// 8 units of two values of 16 bits, or 8 sums of 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs8(__m256i);
+
+crate::x86_64::dot_products!(Pairs8: 8 by epi32, |units, scalars, sums| {
+    _mm256_add_epi32(sums, _mm256_madd_epi16(units, scalars))
+});
+
+/// The operations on sums of 32 bits.
+mod epi32 {
+    use core::arch::x86_64::*;
+    pub(super) use core::arch::x86_64::{_mm256_add_epi32 as add, _mm256_set1_epi32 as splat};
+
+    /// # Safety
+    /// CPU: AVX2. Memory: `p` is readable for 8 elements.
+    #[inline(always)]
+    pub(super) unsafe fn load(p: *const i32) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_si256(p.cast()) }
+    }
+
+    /// # Safety
+    /// CPU: AVX2. Memory: `p` is writable for 8 elements.
+    #[inline(always)]
+    pub(super) unsafe fn store(p: *mut i32, x: __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(p.cast(), x) }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, first_lanes, mask_in_row};
-use crate::x86_64::{common, quarters};
+use crate::simd::{Accumulator, Simd, first_lanes, mask_in_row};
+use crate::x86_64::{accumulator, common, quarters};
 
 /// Tables of indices for permutations of two vectors. Indices from the number of lanes on name lanes of the
 /// second vector.
@@ -101,7 +101,6 @@ macro_rules! vector {
     ($elem:ident x $lanes:literal by $ops:ident) => {
         type Lanes = $ops::Mask;
         type Mask = $ops::Mask;
-        const LANES: usize = $lanes;
         const REGISTER_FILE: usize = 32;
         const MASKS: bool = true;
         common!($elem by $ops);
@@ -243,6 +242,8 @@ macro_rules! vector {
 #[derive(Clone, Copy)]
 pub(crate) struct F32x16(__m512);
 
+accumulator!(F32x16: 16 of f32 by ps);
+
 impl Simd for F32x16 {
     vector!(f32 x 16 by ps);
 
@@ -287,6 +288,8 @@ impl Simd for F32x16 {
 #[derive(Clone, Copy)]
 pub(crate) struct F64x8(__m512d);
 
+accumulator!(F64x8: 8 of f64 by pd);
+
 impl Simd for F64x8 {
     vector!(f64 x 8 by pd);
 
@@ -312,4 +315,25 @@ impl Simd for F64x8 {
             }
         }
     }
+}
+
+/// 16 units of two values of 16 bits, or 16 sums of 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs16(__m512i);
+
+crate::x86_64::dot_products!(Pairs16: 16 by epi32, |units, scalars, sums| {
+    _mm512_add_epi32(sums, _mm512_madd_epi16(units, scalars))
+});
+
+/// 16 units of four bytes, or 16 sums of 32 bits. Units are signed, scalars are not.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes16(__m512i);
+
+crate::x86_64::dot_products!(Bytes16: 16 by epi32, |units, scalars, sums| _mm512_dpbusd_epi32(sums, scalars, units));
+
+/// The operations on sums of 32 bits.
+mod epi32 {
+    pub(super) use core::arch::x86_64::{
+        _mm512_add_epi32 as add, _mm512_loadu_epi32 as load, _mm512_set1_epi32 as splat, _mm512_storeu_epi32 as store,
+    };
 }

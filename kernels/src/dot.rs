@@ -1,0 +1,331 @@
+//! Convolution of bytes: what kernels multiply, descriptors, and the pass that requantises their sums.
+//!
+//! A kernel of [`pixel_gemm`](crate::PixelKernel) multiplies [units](Unit) of 32 bits, which hold values of neighbouring
+//! channels, and adds the products of a unit to one sum of 32 bits. All sums are exact as long as they fit, so that their
+//! order does not matter.
+
+use core::fmt;
+
+use crate::Isa;
+use crate::dest::{Dest, end};
+use crate::isa::Code;
+use crate::pixel::PixelKernel;
+
+/// How neighbouring channels share the 32 bits of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// Two values of 16 bits, signed in X and in W. So they hold the difference of any byte and a zero point.
+    Pairs,
+    /// Four bytes, unsigned in X and signed in W.
+    Bytes,
+}
+
+impl Unit {
+    /// Channels of a unit.
+    #[must_use]
+    pub const fn channels(self) -> usize {
+        match self {
+            Self::Pairs => 2,
+            Self::Bytes => 4,
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pairs => "pairs of 16 bits",
+            Self::Bytes => "four bytes",
+        })
+    }
+}
+
+/// The kernels of an ISA for one kind of unit.
+pub struct DotKernels {
+    pub(crate) unit: Unit,
+    /// By width, the narrowest first, and then by pixels.
+    pub(crate) pixel: &'static [PixelKernel<i32>],
+    /// Lanes of a vector whose first values come before their second ones; 0 where the values of a unit are neighbours.
+    pub(crate) split_lanes: usize,
+    pub(crate) requantise: Code<RequantiseCode>,
+}
+
+impl DotKernels {
+    /// What the kernels multiply.
+    #[must_use]
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// The kernels for pixels, by width, the narrowest first: kernel i of a list has a tile of i + 1 pixels.
+    pub fn widths(&self) -> impl Iterator<Item = &'static [PixelKernel<i32>]> + use<> {
+        self.pixel.chunk_by(|a, b| a.nrv() == b.nrv())
+    }
+
+    /// Brings packed units of W into the order that kernels read. There are whole vectors of them.
+    pub fn arrange(&self, units: &mut [i32]) {
+        let lanes = self.split_lanes;
+        if lanes == 0 {
+            return;
+        }
+        for vector in units.chunks_exact_mut(lanes) {
+            let mut halves = [0_i16; 2 * MOST_SPLIT_LANES];
+            for (lane, unit) in vector.iter().enumerate() {
+                (halves[lane], halves[lanes + lane]) = (*unit as i16, (*unit >> 16) as i16);
+            }
+            for (lane, unit) in vector.iter_mut().enumerate() {
+                *unit = i32::from(halves[2 * lane] as u16) | i32::from(halves[2 * lane + 1]) << 16;
+            }
+        }
+    }
+
+    /// Finishes `rows` rows of sums, `sums_ld` apart, as [`Requantise`] says. Row i goes to `y[i * ld..]`.
+    ///
+    /// # Panics
+    /// If a slice is too short, or rows of Y overlap.
+    pub fn finish<O: Output>(
+        &self,
+        requantise: &Requantise<'_>,
+        (sums, sums_ld): (&[i32], usize),
+        (rows, len): (usize, usize),
+        (y, ld): (&mut Dest<'_, O>, usize),
+    ) {
+        if rows == 0 || len == 0 {
+            return;
+        }
+        let Requantise { add, scale, zero, by_rows } = *requantise;
+        let channels = if by_rows { rows } else { len };
+        assert!(end(rows, sums_ld, len) <= sums.len(), "the sums are too short");
+        assert!(end(rows, ld, len) <= y.len(), "the destination is too short");
+        assert!(rows == 1 || len <= ld, "rows of Y overlap");
+        assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
+        let (sums, y) = (sums.as_ptr(), y.as_mut_ptr());
+        let args = RequantiseArgs { rows, len, sums, sums_ld, add: add.as_ptr(), scale: scale.as_ptr(), zero, y, ld };
+        let code = self.requantise.on_this_cpu();
+        // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
+        unsafe { O::code(&code)[usize::from(by_rows)](&args) };
+    }
+}
+
+impl fmt::Debug for DotKernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.unit, self.requantise.isa())
+    }
+}
+
+/// Lanes of a vector whose values are split, at most.
+const MOST_SPLIT_LANES: usize = 4;
+
+/// How sums become outputs: `y = (sum + add) * scale + zero`, rounded to the nearest even integer and clamped to the type
+/// of Y if that is a byte. An output of 32 bits is `sum + add` alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Requantise<'a> {
+    /// For each channel.
+    pub add: &'a [i32],
+    /// For each channel.
+    pub scale: &'a [f32],
+    /// The zero point of Y.
+    pub zero: i32,
+    /// Whether each row is a channel. Otherwise each column is one.
+    pub by_rows: bool,
+}
+
+/// Raw arguments of the pass.
+///
+/// Memory: `sums + i * sums_ld` is readable, and `y + i * ld` writable, for `len` elements for each i < `rows`. `add` and
+/// `scale` are readable for as many as there are channels.
+pub(crate) struct RequantiseArgs<O> {
+    pub(crate) rows: usize,
+    pub(crate) len: usize,
+    pub(crate) sums: *const i32,
+    pub(crate) sums_ld: usize,
+    pub(crate) add: *const i32,
+    pub(crate) scale: *const f32,
+    pub(crate) zero: i32,
+    pub(crate) y: *mut O,
+    pub(crate) ld: usize,
+}
+
+/// A pass, with channels along columns and along rows.
+type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<O>); 2];
+
+/// The passes of an ISA.
+#[derive(Clone, Copy)]
+pub(crate) struct RequantiseCode {
+    pub(crate) u8: RequantiseFns<u8>,
+    pub(crate) i8: RequantiseFns<i8>,
+    pub(crate) i32: RequantiseFns<i32>,
+    pub(crate) f32: RequantiseFns<f32>,
+}
+
+pub(crate) mod sealed {
+    use super::{RequantiseCode, RequantiseFns};
+
+    /// What the passes do with one sum. It is private, and so seals [`Output`](super::Output).
+    pub trait Finish: Copy {
+        #[doc(hidden)]
+        #[expect(private_interfaces, reason = "sealed")]
+        fn code(code: &RequantiseCode) -> RequantiseFns<Self>;
+        #[doc(hidden)]
+        fn finish(sum: i32, scale: f32, zero: i32) -> Self;
+    }
+}
+
+/// A type of outputs: `u8`, `i8`, `i32` or `f32`. The trait is sealed.
+pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
+
+/// 1.5 * 2^23: a small number that is added to it is rounded to an integer, to nearest even, in the lowest bits. An even
+/// number, so that the integer is as even as the sum.
+const INTEGERS: f32 = 12_582_912.0;
+
+macro_rules! output {
+    ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr) => {
+        impl sealed::Finish for $t {
+            #[expect(private_interfaces, reason = "sealed")]
+            fn code(code: &RequantiseCode) -> RequantiseFns<Self> {
+                code.$t
+            }
+
+            #[inline(always)]
+            fn finish($sum: i32, $scale: f32, $zero: i32) -> Self {
+                $finish
+            }
+        }
+
+        impl Output for $t {}
+    };
+    (byte $t:ident) => {
+        output!($t: |sum, scale, zero| {
+            let (least, most) = ((i32::from($t::MIN) - zero) as f32, (i32::from($t::MAX) - zero) as f32);
+            let y = sum as f32 * scale;
+            // Comparisons, because min and max have cases for NaN.
+            let y = if y > least { y } else { least };
+            let y = if y < most { y } else { most };
+            ((y + INTEGERS).to_bits() as i32).wrapping_add(zero) as $t
+        });
+    };
+}
+output!(byte u8);
+output!(byte i8);
+output!(i32: |sum, _scale, _zero| sum);
+output!(f32: |sum, scale, _zero| sum as f32 * scale);
+
+/// Finishes rows of sums whose columns are channels.
+///
+/// # Safety
+/// Memory: as [`RequantiseArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn by_columns<O: Output>(args: &RequantiseArgs<O>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let add = core::slice::from_raw_parts(args.add, args.len);
+        let scale = core::slice::from_raw_parts(args.scale, args.len);
+        for i in 0..args.rows {
+            let sums = core::slice::from_raw_parts(args.sums.add(i * args.sums_ld), args.len);
+            let y = args.y.add(i * args.ld);
+            for j in 0..args.len {
+                y.add(j).write(O::finish(sums[j].wrapping_add(add[j]), scale[j], args.zero));
+            }
+        }
+    }
+}
+
+/// Finishes rows of sums, each of which is a channel.
+///
+/// # Safety
+/// Memory: as [`RequantiseArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<O>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in 0..args.rows {
+            let (add, scale) = (*args.add.add(i), *args.scale.add(i));
+            let sums = core::slice::from_raw_parts(args.sums.add(i * args.sums_ld), args.len);
+            let y = args.y.add(i * args.ld);
+            for (j, sum) in sums.iter().enumerate() {
+                y.add(j).write(O::finish(sum.wrapping_add(add), scale, args.zero));
+            }
+        }
+    }
+}
+
+/// The kernels of one ISA and kind of unit, as the static `KERNELS` of the module `$module`.
+macro_rules! kernels {
+    (
+        mod $module:ident: $isa:expr, #[$attr:meta], $unit:ident in $vector:ident
+        $(, split $lanes:literal)?;
+        $name:literal: $($nr:literal x [$($mr:literal)+]),+;
+    ) => {
+        pub(crate) mod $module {
+            use super::vector::$vector as V;
+            use crate::dot::{DotKernels, RequantiseArgs, RequantiseCode, Unit, by_columns, by_rows};
+            use crate::isa::Code;
+            use crate::simd::Accumulator;
+
+            /// # Safety
+            /// As for the generic kernel, with this ISA and these sizes.
+            #[$attr]
+            unsafe fn pixel_gemm<const MR: usize, const NRV: usize>(args: &crate::pixel::PixelArgs<i32>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::pixel::sums::<V, MR, NRV>(args) }
+            }
+
+            macro_rules! passes {
+                ($t:ident) => {{
+                    /// # Safety
+                    /// As for the generic pass, with this ISA.
+                    #[$attr]
+                    unsafe fn columns(args: &RequantiseArgs<$t>) {
+                        // SAFETY: the caller's promise, passed on.
+                        unsafe { by_columns(args) }
+                    }
+
+                    /// # Safety
+                    /// As for the generic pass, with this ISA.
+                    #[$attr]
+                    unsafe fn rows(args: &RequantiseArgs<$t>) {
+                        // SAFETY: the caller's promise, passed on.
+                        unsafe { by_rows(args) }
+                    }
+                    [columns, rows]
+                }};
+            }
+
+            pub(crate) static KERNELS: DotKernels = DotKernels {
+                unit: Unit::$unit,
+                pixel: &[$($(crate::PixelKernel::new::<V>(
+                    (concat!($name, "_pixel_gemm_", $mr, "x", $nr), $isa),
+                    ($mr, $nr),
+                    pixel_gemm::<$mr, { $nr / V::LANES }>,
+                ).of(Unit::$unit)),+),+],
+                split_lanes: 0 $(+ $lanes)?,
+                requantise: Code::new($isa, RequantiseCode {
+                    u8: passes!(u8),
+                    i8: passes!(i8),
+                    i32: passes!(i32),
+                    f32: passes!(f32),
+                })
+                .of(Unit::$unit),
+            };
+        }
+    };
+}
+pub(crate) use kernels;
+
+/// The kernels of an ISA for a kind of unit. There are none where the build lacks the ISA, or this CPU lacks products of
+/// bytes.
+#[must_use]
+pub fn dot_kernels(isa: Isa, unit: Unit) -> Option<&'static DotKernels> {
+    match (isa, unit) {
+        (Isa::Portable, Unit::Pairs) => Some(&crate::portable::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+        (Isa::Neon, Unit::Pairs) => Some(&crate::aarch64::neon::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+        (Isa::Avx2, Unit::Pairs) => Some(&crate::x86_64::avx2::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+        (Isa::Avx512, Unit::Pairs) => Some(&crate::x86_64::avx512::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+        (Isa::Avx512, Unit::Bytes) if isa.has_byte_products() => Some(&crate::x86_64::avx512::of_bytes::KERNELS),
+        _ => None,
+    }
+}

@@ -1,0 +1,363 @@
+//! GEMM with vectors along output channels, for bytes: exact sums of 32 bits, which are requantised on their way into Y.
+//!
+//! X is always copied, in [units](Unit) of neighbouring channels. As pairs of 16 bits, values have lost their zero point,
+//! so that padding is zero. As four bytes they keep it: then padding is the zero point, no tap is left out, and a term for
+//! each output channel takes the zero point away again.
+
+use alloc::string::String;
+
+use convoke_kernels::dot::{DotKernels, Output, Requantise, Unit};
+use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
+
+use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
+use super::source::PixelReader;
+use super::tiling::{PixelTiling, TileNeeds, XValues};
+use crate::conv::channel_tiles::ChannelPanels;
+use crate::conv::channel_weights::{ChannelWeights, channel_blocks};
+use crate::conv::contract::no_kernel;
+use crate::conv::panels::StepOrder;
+use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
+use crate::conv::store::PixelPlace;
+use crate::exec::region::{Region, Stores};
+use crate::exec::split::{Patch, Split};
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::Machine;
+use crate::quantised::Byte;
+use crate::{Geometry, Layout, Op};
+
+/// How a layer of bytes is computed.
+pub(crate) struct DotGemm {
+    isa: Isa,
+    kernels: &'static DotKernels,
+    /// The kernels of a narrow panel, and of a wide one.
+    widths: [&'static [PixelKernel<i32>]; 2],
+    /// Their channels are units.
+    pub(crate) weights: ChannelWeights,
+    tiling: PixelTiling,
+    pub(crate) split: GemmSplit,
+    /// Tiles whose sums are kept, at most.
+    group: usize,
+    chunk: ChunkScratch<i32>,
+    sums: Piece<i32>,
+    rows: Piece<i32>,
+    finished: Piece<u32>,
+    pub(crate) scratch: Ledger,
+}
+
+/// What a task reads, and its part of Y.
+pub(crate) struct DotIo<'a, X, Y> {
+    pub(crate) x: &'a [X],
+    pub(crate) x_zero: X,
+    pub(crate) weights: &'a [i32],
+    /// As in [`Requantise`], for all channels.
+    pub(crate) requantise: Requantise<'a>,
+    pub(crate) y: Region<'a, Y>,
+}
+
+impl DotGemm {
+    /// # Errors
+    /// The reason why a layer cannot be computed so.
+    pub(crate) fn new(
+        geometry: &Geometry,
+        (machine, threads): (&Machine, usize),
+        kernels: &'static DotKernels,
+    ) -> Result<Self, String> {
+        let unit = kernels.unit();
+        if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
+            return Err(String::from("its phases have different taps, each with a term of its own"));
+        }
+        let mut widths = kernels.widths();
+        let narrow = widths.next().ok_or_else(no_kernel)?;
+        let widths = [narrow, widths.last().unwrap_or(narrow)];
+        let panels = ChannelPanels { lanes: narrow[0].lanes(), wide: widths[1][0].nr() };
+        let units = geometry.in_channels_per_group().div_ceil(unit.channels());
+        let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
+        let k = channel_blocks(geometry.op, units, taps);
+        let padded = panels.padded(rows);
+        let weights = ChannelWeights { groups: geometry.group, rows, padded, channels: units, k, taps, panels };
+        weights.check_len()?;
+
+        let pixels = widths[0].len().min(widths[1].len());
+        let is_joined = k.count() == 1 && super::gemm::joins_taps(geometry, units);
+        let x = XValues { is_direct: false, bytes: size_of::<i32>(), counts_padding: unit == Unit::Bytes };
+        let parts = geometry.group;
+        let needs = TileNeeds { pixels, in_rows: false, channels: units, repeats: 1, parts, is_joined, x };
+        let tiling = PixelTiling::new((geometry, machine, threads), &needs, usize::MAX)?;
+        let (columns, panels) = (tiling.chunks(), geometry.group * weights.count());
+        let mut split = GemmSplit { images: 1, groups: 1, columns, panels, shares: 1 };
+        if threads > 1 && split.tasks() < TASKS_PER_THREAD * threads {
+            split.shares = (TASKS_PER_THREAD * threads).div_ceil(split.tasks().max(1)).clamp(1, panels.max(1));
+        }
+        // Sums stay in the L1 cache.
+        let tile_len = pixels * weights.nr();
+        let group = (machine.l1_bytes / 4 / (tile_len * size_of::<i32>())).max(1);
+        let mut scratch = Ledger::default();
+        let chunk = tiling.book(&mut scratch, k.size() * tiling.taps_of_call());
+        let is_dense = geometry.y_layout == Layout::ChannelsLast;
+        let transposed = if is_dense { 0 } else { group * tile_len };
+        let pieces = (scratch.book("sums", group * tile_len), scratch.book("transposed sums", transposed));
+        let finished = scratch.book("outputs", transposed);
+        let (isa, (sums, rows)) = (machine.isa(), pieces);
+        Ok(Self { isa, kernels, widths, weights, tiling, split, group, chunk, sums, rows, finished, scratch })
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        self.kernels.unit()
+    }
+
+    /// The name of the kernel that does most of the work.
+    pub(crate) fn kernel(&self) -> &'static str {
+        let most = self.widths[0].len().min(self.widths[1].len());
+        self.widths[1][most - 1].name()
+    }
+
+    /// Packs W. `value` gives an element without its zero point, by its output channel and its place in W.
+    pub(crate) fn pack(&self, value: impl Fn(usize, usize) -> i32, packed: &mut [i32]) {
+        let ChannelWeights { rows, channels, taps, k: blocks, .. } = self.weights;
+        let (geometry, unit) = (&self.tiling.geometry, self.kernels.unit());
+        let (of_group, steps, nr) = (geometry.in_channels_per_group(), self.weights.steps(), self.weights.nr());
+        if self.weights.group_len() == 0 {
+            return;
+        }
+        let order = StepOrder { channels, taps, block: blocks.size() };
+        for (group, packed) in packed.chunks_exact_mut(self.weights.group_len()).enumerate() {
+            for (p, panel) in packed.chunks_mut(nr * steps).enumerate() {
+                let (width, first) = (panel.len() / steps, p * nr);
+                for (k, step) in panel.chunks_exact_mut(width).enumerate() {
+                    let (tap, u) = order.step(k);
+                    for (row, packed) in (first..rows).zip(step) {
+                        let of_channel = |c: usize| match geometry.op {
+                            _ if c >= of_group => 0,
+                            Op::Conv => value(group * rows + row, ((group * rows + row) * of_group + c) * taps + tap),
+                            Op::ConvTranspose => {
+                                value(group * rows + row, ((group * of_group + c) * rows + row) * taps + tap)
+                            }
+                        };
+                        let first = u * unit.channels();
+                        *packed = match unit {
+                            Unit::Pairs => pair([of_channel(first), of_channel(first + 1)]),
+                            Unit::Bytes => bytes([0, 1, 2, 3].map(|i| of_channel(first + i) as u8)),
+                        };
+                    }
+                }
+                self.kernels.arrange(panel);
+            }
+        }
+    }
+
+    pub(crate) fn run<X: Byte, Y: Output + bytemuck::Pod>(
+        &self,
+        task: usize,
+        io: &DotIo<'_, X, Y>,
+        scratch: &mut [Line],
+    ) {
+        let Part { columns, panels, .. } = self.split.part(task);
+        let (weights, tiling) = (&self.weights, &self.tiling);
+        let mut arena = Arena::new(scratch);
+        let x = Units { isa: self.isa, x: io.x, zero: io.x_zero, unit: self.kernels.unit() };
+        let strides = tiling.geometry.input_strides();
+        let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
+        let (sums, rows, finished) = (arena.get(self.sums), arena.get(self.rows), arena.get(self.finished));
+        let (c, count) = (tiling.geometry.in_channels_per_group(), weights.count());
+        for group in panels.start / count..panels.end.div_ceil(count) {
+            let x = chunk.read(&x, &(group * c..(group + 1) * c), &mut copy);
+            let panels = panels.start.max(group * count)..panels.end.min((group + 1) * count);
+            chunk.for_each_batch(self.group, |batch| {
+                for panel in panels.clone() {
+                    for tiles in batch.iter().flatten() {
+                        self.multiply((&chunk, tiles, x), io.weights, (group, panel % count), sums);
+                        self.store(io, tiles, (group, panel % count), (sums, rows, finished));
+                    }
+                }
+            });
+        }
+    }
+
+    /// Multiplies panel `p` of a group by some tiles of a chunk.
+    fn multiply(
+        &self,
+        (chunk, tiles, x): (&PixelChunk<'_, i32>, &TileGroup<'_>, &[i32]),
+        packed: &[i32],
+        (group, p): (usize, usize),
+        sums: &mut [i32],
+    ) {
+        let weights = &self.weights;
+        let rows = weights.rows_of(&(p..p + 1));
+        let (nr, is_narrow) = weights.panels.panel(rows.len());
+        let (k, step) = (weights.steps(), weights.taps * nr);
+        let panel = &weights.of_group(packed, group)[rows.start * k..][..nr * k];
+        let kernel = &self.widths[usize::from(!is_narrow)][tiles.pixels - 1];
+        for block in weights.k.iter() {
+            // Without pixels in X, all taps read padding.
+            let x = x.get(block.start + tiles.offset..).filter(|x| !x.is_empty()).unwrap_or(chunk.zeros);
+            let x = PixelInput { x, zeros: chunk.zeros, channels: block.len() * chunk.joined(), taps: tiles.taps };
+            kernel.partial(&x, &panel[block.start * step..block.end * step], sums, block.start > 0);
+        }
+    }
+
+    /// Requantises the sums of some tiles, and stores them.
+    fn store<X, Y: Output + bytemuck::Pod>(
+        &self,
+        io: &DotIo<'_, X, Y>,
+        tiles: &TileGroup<'_>,
+        (group, p): (usize, usize),
+        (sums, rows, finished): (&[i32], &mut [i32], &mut [u32]),
+    ) {
+        let of_group = self.weights.rows_of(&(p..p + 1));
+        let nr = self.weights.panels.panel(of_group.len()).0;
+        let channels = group * self.weights.rows + of_group.start..group * self.weights.rows + of_group.end;
+        let (m, strides) = (channels.len(), self.tiling.geometry.output_strides());
+        let PixelPlace { layout, positions, pixel, step, count, .. } = tiles.place;
+        let requantise = |by_rows: bool| Requantise {
+            add: &io.requantise.add[channels.clone()],
+            scale: &io.requantise.scale[channels.clone()],
+            by_rows,
+            ..io.requantise
+        };
+        if layout == Layout::ChannelsLast {
+            let (at, ld) = (pixel * strides.position + channels.start, step * strides.position);
+            let mut y = io.y.dest(at, [Stores::row(at, m).times(count, ld)]);
+            return self.kernels.finish(&requantise(false), (sums, nr), (count, m), (&mut y, ld));
+        }
+        let rows = &mut rows[..m * count];
+        // The transposition moves 32 bits, whatever they mean.
+        let as_f32: &mut [f32] = bytemuck::cast_slice_mut(rows);
+        transpose(self.isa, (count, m), (bytemuck::cast_slice(sums), nr), (as_f32, count));
+        let at = strides.at(pixel / positions, channels.start, pixel % positions);
+        if step == 1 {
+            let mut y = io.y.dest(at, [Stores::row(at, count).times(m, strides.channel)]);
+            return self.kernels.finish(&requantise(true), (rows, count), (m, count), (&mut y, strides.channel));
+        }
+        let finished: &mut [Y] = &mut bytemuck::cast_slice_mut(finished)[..m * count];
+        let mut y = Dest::from_slice(finished);
+        self.kernels.finish(&requantise(true), (rows, count), (m, count), (&mut y, count));
+        for (i, value) in finished.iter().enumerate() {
+            io.y.write(at + i / count * strides.channel + i % count * step, *value);
+        }
+    }
+}
+
+impl Split for DotGemm {
+    fn tasks(&self) -> usize {
+        self.split.tasks()
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let Part { columns, panels, .. } = self.split.part(task);
+        self.tiling.patches((columns, &self.weights.outputs_of(&panels)), patch);
+    }
+}
+
+/// Bytes in units.
+struct Units<'a, X> {
+    isa: Isa,
+    x: &'a [X],
+    zero: X,
+    unit: Unit,
+}
+
+/// Two values of 16 bits.
+fn pair([low, high]: [i32; 2]) -> i32 {
+    (low & 0xffff) | high << 16
+}
+
+fn bytes(bytes: [u8; 4]) -> i32 {
+    i32::from_le_bytes(bytes)
+}
+
+impl<X: Byte> Units<'_, X> {
+    /// Copies neighbouring channels.
+    fn copy(&self, x: &[X], to: &mut [i32]) {
+        let zero = self.zero.value();
+        match self.unit {
+            Unit::Pairs => {
+                let (pairs, rest) = x.as_chunks();
+                for (to, [low, high]) in to.iter_mut().zip(pairs) {
+                    *to = pair([low.value() - zero, high.value() - zero]);
+                }
+                if let ([last], Some(to)) = (rest, to.get_mut(pairs.len())) {
+                    *to = pair([last.value() - zero, 0]);
+                }
+            }
+            Unit::Bytes => {
+                let (fours, rest) = x.as_chunks();
+                for (to, four) in to.iter_mut().zip(fours) {
+                    *to = bytes(four.map(X::unsigned));
+                }
+                if let (false, Some(to)) = (rest.is_empty(), to.get_mut(fours.len())) {
+                    let mut four = [0; 4];
+                    four.iter_mut().zip(rest).for_each(|(to, x)| *to = x.unsigned());
+                    *to = bytes(four);
+                }
+            }
+        }
+    }
+}
+
+impl<X: Byte> PixelReader<i32> for Units<'_, X> {
+    fn in_place(&self) -> Option<&[i32]> {
+        None
+    }
+
+    fn padding(&self) -> i32 {
+        match self.unit {
+            Unit::Pairs => 0,
+            Unit::Bytes => bytes([self.zero.unsigned(); 4]),
+        }
+    }
+
+    fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
+        if x_pixel == channels && channels.is_multiple_of(self.unit.channels()) {
+            return self.copy(&self.x[first..][..to.len() * self.unit.channels()], to);
+        }
+        for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+            self.copy(&self.x[first + i * x_pixel..][..channels], to);
+        }
+    }
+
+    fn rows(
+        &self,
+        (first, x_channel): (usize, usize),
+        channels: usize,
+        (to, pixel): (&mut [i32], usize),
+        widened: &mut [i32],
+    ) {
+        let (pixels, of_unit) = (to.len() / pixel, self.unit.channels());
+        let row = |c: usize| &self.x[first + c * x_channel..][..pixels];
+        let units = if pixel == 1 { &mut *to } else { &mut widened[..pixels * pixel] };
+        let zero = self.zero.value();
+        for (u, units) in units.chunks_exact_mut(pixels).enumerate() {
+            let channels = u * of_unit..channels.min((u + 1) * of_unit);
+            match (self.unit, channels.len()) {
+                (Unit::Pairs, 2) => {
+                    for ((unit, low), high) in units.iter_mut().zip(row(channels.start)).zip(row(channels.start + 1)) {
+                        *unit = pair([low.value() - zero, high.value() - zero]);
+                    }
+                }
+                (Unit::Pairs, _) => {
+                    for (unit, low) in units.iter_mut().zip(row(channels.start)) {
+                        *unit = pair([low.value() - zero, 0]);
+                    }
+                }
+                (Unit::Bytes, _) => {
+                    units.fill(0);
+                    for (i, c) in channels.enumerate() {
+                        for (unit, x) in units.iter_mut().zip(row(c)) {
+                            *unit |= i32::from(x.unsigned()) << (8 * i);
+                        }
+                    }
+                }
+            }
+        }
+        if pixel > 1 {
+            // The transposition moves 32 bits, whatever they mean.
+            let size = (pixel, pixels);
+            let (from, to): (&[f32], &mut [f32]) = (bytemuck::cast_slice(widened), bytemuck::cast_slice_mut(to));
+            transpose(self.isa, size, (from, pixels), (to, pixel));
+        }
+    }
+
+    fn repeat(&self, _: &[i32], _: usize, _: &mut [i32]) {
+        unreachable!("channels are not repeated")
+    }
+}

@@ -1,0 +1,451 @@
+//! Convolutions of bytes: ONNX's `QLinearConv` and `ConvInteger`, and what quantised graphs mean by `Conv` and
+//! `ConvTranspose` between `DequantizeLinear` and `QuantizeLinear`.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::marker::PhantomData;
+
+use bytemuck::Pod;
+use convoke_kernels::Isa;
+use convoke_kernels::dot::{self, Requantise, Unit, dot_kernels};
+
+use crate::conv::channel_weights::ChannelWeights;
+use crate::conv::pixels::dot::{DotGemm, DotIo};
+use crate::conv::registry::check_sizes;
+use crate::error::{Error, bail};
+use crate::exec::region::{Region, SpacedImages, Target};
+use crate::exec::split::{Shape, Split, Tasks};
+use crate::exec::{Line, Threads, Workspace, reserved};
+use crate::units::Count;
+use crate::{Geometry, Op, Operator, Planner};
+
+/// Multiply-adds of a layer that is not shared among threads: handing over would cost as much as it saves.
+const SERIAL_MACS: u128 = 1 << 18;
+/// The largest difference of a byte and a zero point.
+const MOST_DIFFERENCE: i64 = 255;
+
+/// A type of quantised values: `u8` or `i8`. The trait is sealed.
+pub trait Byte: Pod + Send + Sync + sealed::Sealed + fmt::Debug + 'static {
+    /// The zero point of symmetric weights.
+    #[doc(hidden)]
+    const CENTRE: i32;
+    #[doc(hidden)]
+    fn value(self) -> i32;
+    /// The value plus the constant that makes all values of the type unsigned.
+    #[doc(hidden)]
+    fn unsigned(self) -> u8;
+}
+
+/// A type of outputs: `u8` or `i8` of QLinearConv, `i32` of ConvInteger, or `f32` where `DequantizeLinear` follows. The
+/// trait is sealed.
+pub trait Quantised: dot::Output + Pod + sealed::Sealed {
+    #[doc(hidden)]
+    fn zero_point(self) -> i32;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! types {
+    ($($t:ident: $zero_point:expr;)+) => {$(
+        impl sealed::Sealed for $t {}
+        impl Quantised for $t {
+            fn zero_point(self) -> i32 {
+                let zero_point: fn($t) -> i32 = $zero_point;
+                zero_point(self)
+            }
+        }
+    )+};
+}
+types!(u8: i32::from; i8: i32::from; i32: |_| 0; f32: |_| 0;);
+
+impl Byte for u8 {
+    const CENTRE: i32 = 128;
+
+    fn value(self) -> i32 {
+        i32::from(self)
+    }
+
+    fn unsigned(self) -> u8 {
+        self
+    }
+}
+
+impl Byte for i8 {
+    const CENTRE: i32 = 0;
+
+    fn value(self) -> i32 {
+        i32::from(self)
+    }
+
+    fn unsigned(self) -> u8 {
+        self as u8 ^ 0x80
+    }
+}
+
+/// Scales and zero points, by ONNX's names.
+///
+/// An output of bytes is `round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point`, saturated, where `sum` is
+/// that of `(x - x_zero_point) * (w - w_zero_point)`. The scale is computed in f32, and halves are rounded to even. An
+/// output in f32 is `(sum + bias) * (x_scale * w_scale / y_scale)`, so that `y_scale` is 1 for `DequantizeLinear`. An
+/// output in i32 is `sum + bias`.
+#[derive(Debug, Clone, Copy)]
+pub struct Scales<'a, X, Y> {
+    /// The scale of X.
+    pub x_scale: f32,
+    /// The zero point of X, which padding has too.
+    pub x_zero_point: X,
+    /// The scale of W: one, or one for each output channel.
+    pub w_scale: &'a [f32],
+    /// The scale of Y.
+    pub y_scale: f32,
+    /// The zero point of Y. Outputs in i32 and f32 have none.
+    pub y_zero_point: Y,
+}
+
+impl<X: Byte> Scales<'static, X, i32> {
+    /// Those of ConvInteger, which has only zero points.
+    #[must_use]
+    pub fn integer(x_zero_point: X) -> Self {
+        Self { x_scale: 1.0, x_zero_point, w_scale: &[1.0], y_scale: 1.0, y_zero_point: 0 }
+    }
+}
+
+/// A plan of a convolution of bytes, for X and W of `u8` or `i8`. Sums are exact: they are the same on every CPU, for any
+/// number of threads.
+///
+/// Zero points and scales are given with the weights and with each run. So one plan serves static and dynamic
+/// quantisation.
+///
+/// ```
+/// use convoke::{Conv, Planner, QuantisedRun, Scales};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let plan = Planner::new().plan_quantised::<u8, i8, u8>(Conv::new([1, 1, 2]), &[1, 1, 4])?;
+/// let weights = plan.pack(&[2, -1], &[], None)?;
+/// let scales = Scales { x_scale: 0.5, x_zero_point: 10, w_scale: &[0.25], y_scale: 0.5, y_zero_point: 100 };
+/// let scaled = weights.scaled(&scales)?;
+/// let mut y = [0; 3];
+/// plan.run(QuantisedRun::new(&[10, 20, 30, 50], &weights, &scaled, &mut y))?;
+/// // 2 * 0 - 10 = -10, 2 * 10 - 20 = 0, and 2 * 20 - 40 = 0, times 0.25; -2.5 becomes -2.
+/// assert_eq!(y, [98, 100, 100]);
+/// # Ok(()) }
+/// ```
+pub struct QuantisedPlan<X, W, Y> {
+    geometry: Geometry,
+    threads: usize,
+    isa: Isa,
+    /// The first one that takes the weights is used. The last one takes all.
+    methods: Vec<Tasks<DotGemm>>,
+    of: PhantomData<fn(X, W) -> Y>,
+}
+
+impl<X: Byte, W: Byte, Y: Quantised> fmt::Debug for QuantisedPlan<X, W, Y> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.explain())
+    }
+}
+
+/// Weights in the order in which kernels read them, with their sums and the bias.
+#[derive(Debug, Clone)]
+pub struct QuantisedWeights {
+    op: Op,
+    /// None if Y is empty.
+    format: Option<QuantisedFormat>,
+    values: Vec<i32>,
+    /// For each output channel, the sum of the weights without their zero points.
+    sums: Vec<i32>,
+    bias: Vec<i32>,
+}
+
+/// What the order of packed weights depends on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct QuantisedFormat {
+    isa: Isa,
+    op: Op,
+    unit: Unit,
+    weights: ChannelWeights,
+}
+
+/// What a run does with sums: made once from [`Scales`] for packed weights.
+#[derive(Debug, Clone)]
+pub struct Scaled<X, Y> {
+    format: Option<QuantisedFormat>,
+    x_zero: X,
+    y_zero: Y,
+    add: Vec<i32>,
+    scale: Vec<f32>,
+}
+
+/// What a [run](QuantisedPlan::run) reads and writes.
+#[must_use]
+pub struct QuantisedRun<'a, 'y, X, Y> {
+    x: &'a [X],
+    weights: &'a QuantisedWeights,
+    scaled: &'a Scaled<X, Y>,
+    y: &'y mut [Y],
+    /// Memory, and its size for error messages.
+    workspace: Option<(&'a mut [Line], usize)>,
+    threads: Threads<'a>,
+}
+
+impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
+    /// Computes Y from X on the calling thread. Both lie as the operator's layouts say.
+    pub fn new(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: &'y mut [Y]) -> Self {
+        Self { x, weights, scaled, y, workspace: None, threads: Threads::Serial }
+    }
+
+    /// With memory of the caller's, so that the run allocates none.
+    pub fn workspace(mut self, workspace: &'a mut Workspace<'_>) -> Self {
+        let unaligned = workspace.unaligned();
+        self.workspace = Some((workspace.lines(), unaligned));
+        self
+    }
+
+    /// On some threads.
+    pub fn threads(mut self, threads: Threads<'a>) -> Self {
+        self.threads = threads;
+        self
+    }
+}
+
+impl Planner {
+    /// Plans a convolution of bytes. Of the planner, its machine and its threads count.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([64, 32, 3, 3]).pads([1, 1, 1, 1]);
+    /// let plan = Planner::new().threads(2).plan_quantised::<u8, i8, u8>(conv, &[1, 32, 56, 56])?;
+    /// println!("{}", plan.explain());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_quantised<X: Byte, W: Byte, Y: Quantised>(
+        &self,
+        operator: impl Into<Operator>,
+        x_shape: &[usize],
+    ) -> Result<QuantisedPlan<X, W, Y>, Error> {
+        let operator = operator.into();
+        let name = operator.op_name();
+        let geometry = operator.geometry(x_shape)?;
+        let (machine, threads) = self.machine_and_threads(name)?;
+        let isa = machine.isa();
+        if !isa.is_available() {
+            bail!(Unavailable, "{name}: this CPU lacks {isa}, whose kernels were asked for");
+        }
+        let mut methods = Vec::new();
+        if geometry.output_len() > 0 {
+            let error = |reason: String| Error::new(crate::ErrorKind::Unavailable, alloc::format!("{name}: {reason}"));
+            check_sizes(&geometry).map_err(error)?;
+            let shape = Shape::of(&geometry);
+            let kernels = [Unit::Bytes, Unit::Pairs].map(|unit| dot_kernels(isa, unit));
+            let mut refusal = None;
+            for kernels in kernels.into_iter().flatten() {
+                match DotGemm::new(&geometry, (machine, threads), kernels) {
+                    Ok(gemm) => methods.push(Tasks::new(alloc::boxed::Box::new(gemm), shape)),
+                    Err(reason) => refusal = Some(reason),
+                }
+            }
+            if methods.last().is_none_or(|method| method.unit() != Unit::Pairs) {
+                return Err(error(refusal.unwrap_or_else(|| String::from("the build has no kernels of bytes"))));
+            }
+        }
+        Ok(QuantisedPlan { geometry, threads, isa, methods, of: PhantomData })
+    }
+}
+
+impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
+    /// Shapes, axes and layouts.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The kernels, the blocking and the tasks, in a line for each kind of weights.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let mut text = alloc::format!("{:?}", self.geometry);
+        for method in &self.methods {
+            let DotGemm { weights, split, scratch, .. } = &**method;
+            text += &alloc::format!(
+                "\n  {} ({}), {}, K in blocks of {} units, {}, workspace of a thread: {scratch}",
+                method.kernel(),
+                self.isa,
+                method.unit(),
+                weights.k.size() * weights.taps,
+                Count(split.tasks(), "task"),
+            );
+        }
+        text
+    }
+
+    /// Bytes of workspace for a run with the number of threads that the plan was made for.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        let lines = self.methods.iter().map(|method| method.scratch.lines()).max().unwrap_or(0);
+        lines.saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
+    }
+
+    /// Packs W, in ONNX's order. `w_zero_point` is empty for 0, or has one value, or one for each output channel. The bias
+    /// has the scale `x_scale * w_scale`, as in QLinearConv.
+    ///
+    /// Weights whose zero point is the middle of their type, which is 0 of `i8` and 128 of `u8`, may be multiplied as bytes
+    /// where the CPU can.
+    ///
+    /// # Errors
+    /// [`BufferLength`](crate::ErrorKind::BufferLength); [`Overflow`](crate::ErrorKind::Overflow) if sums of some X would
+    /// not fit 32 bits; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    pub fn pack(&self, w: &[W], w_zero_point: &[W], bias: Option<&[i32]>) -> Result<QuantisedWeights, Error> {
+        let Geometry { op, group, out_channels, .. } = self.geometry;
+        self.check_len("W", w.len(), self.geometry.weight_len())?;
+        if !matches!(w_zero_point.len(), 0 | 1) {
+            self.check_len("w_zero_point", w_zero_point.len(), out_channels)?;
+        }
+        let bias = match bias {
+            Some(bias) => {
+                self.check_len("B", bias.len(), out_channels)?;
+                bias.to_vec()
+            }
+            None => alloc::vec![0; out_channels],
+        };
+        let zero = |m: usize| match w_zero_point {
+            [] => 0,
+            [one] => one.value(),
+            each => each[m].value(),
+        };
+        let (rows, taps) = (self.geometry.out_channels_per_group(), self.geometry.kernel_volume());
+        let channel_of = |index: usize| match op {
+            Op::Conv => index / (self.geometry.in_channels_per_group() * taps),
+            Op::ConvTranspose => {
+                let (c, row) = (index / taps / rows, index / taps % rows);
+                c / self.geometry.in_channels_per_group() * rows + row
+            }
+        };
+        debug_assert_eq!(group * rows, out_channels);
+        let (mut sums, mut most) = (alloc::vec![0_i64; out_channels], alloc::vec![0_i64; out_channels]);
+        for (index, w) in w.iter().enumerate() {
+            let m = channel_of(index);
+            let value = i64::from(w.value() - zero(m));
+            sums[m] += value;
+            most[m] += value.abs();
+        }
+        for (m, most) in most.iter().enumerate() {
+            let most = most.saturating_mul(MOST_DIFFERENCE).saturating_add(i64::from(bias[m]).abs());
+            if most > i64::from(i32::MAX) {
+                bail!(Overflow, "{op}: sums of output channel {m} may reach {most}, more than 32 bits hold");
+            }
+        }
+        let is_centred = (0..w_zero_point.len().max(1)).all(|m| zero(m) == W::CENTRE);
+        // If Y is empty, nothing is computed.
+        let method = self.methods.iter().find(|method| is_centred || method.unit() == Unit::Pairs);
+        let len = method.map_or(0, |method| method.weights.len());
+        let mut values = reserved(len, format_args!("{op}: packed weights"))?;
+        values.resize(len, 0);
+        if let Some(method) = method {
+            method.pack(|m, index| w[index].value() - zero(m), &mut values);
+        }
+        let (format, sums) = (method.map(|method| self.format(method)), sums.into_iter().map(|sum| sum as i32));
+        Ok(QuantisedWeights { op, format, values, sums: sums.collect(), bias })
+    }
+
+    fn format(&self, method: &DotGemm) -> QuantisedFormat {
+        QuantisedFormat { isa: self.isa, op: self.geometry.op, unit: method.unit(), weights: method.weights }
+    }
+
+    /// Computes Y.
+    ///
+    /// With a workspace, it allocates nothing.
+    ///
+    /// # Errors
+    /// [`BufferLength`](crate::ErrorKind::BufferLength), [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or
+    /// scales of another layer, [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
+    /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is
+    /// untouched then.
+    pub fn run<'y>(&self, run: QuantisedRun<'_, 'y, X, Y>) -> Result<&'y mut [Y], Error> {
+        let QuantisedRun { x, weights, scaled, y, workspace, threads } = run;
+        let op = self.geometry.op;
+        self.check_len("X", x.len(), self.geometry.input_len())?;
+        self.check_len("Y", y.len(), self.geometry.output_len())?;
+        let count = threads.count();
+        if !(1..=self.threads).contains(&count) {
+            bail!(Threads, "{op}: the plan was made for {}, the run has {count}", Count(self.threads, "thread"));
+        }
+        if self.methods.is_empty() {
+            return Ok(y);
+        }
+        let method = self.methods.iter().find(|method| Some(self.format(method)) == weights.format);
+        let Some(method) = method.filter(|_| scaled.format == weights.format) else {
+            bail!(PackedMismatch, "{op}: the weights, or their scales, are not those of a plan of this layer");
+        };
+        let slots = if self.geometry.macs() < SERIAL_MACS { 1 } else { count.min(method.tasks()).max(1) };
+        let of_thread = method.scratch.lines();
+        let mut own = None;
+        let scratch = match workspace {
+            Some((lines, unaligned)) => {
+                let (has, needs) = (size_of_val(lines), slots * of_thread * size_of::<Line>());
+                if has < needs {
+                    let has = Workspace::description(has, unaligned);
+                    bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
+                }
+                lines
+            }
+            None => own.insert(Workspace::with_bytes(slots * of_thread * size_of::<Line>())?).lines(),
+        };
+        let requantise =
+            Requantise { add: &scaled.add, scale: &scaled.scale, zero: scaled.y_zero.zero_point(), by_rows: false };
+        let run = |_: usize, task: usize, y: Region<'_, Y>, scratch: &mut [Line]| {
+            let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y };
+            method.run(task, &io, scratch);
+        };
+        let images = SpacedImages { count: 1, len: y.len(), stride: y.len() };
+        let proven = method.proven().unwrap_or_else(|error| panic!("{:?}: {error}", self.geometry));
+        let strides = self.geometry.output_strides();
+        Ok(Target::Init(y).fill(&proven, (images, strides), (threads, slots), (scratch, of_thread), &run))
+    }
+
+    fn check_len(&self, name: &str, len: usize, expected: usize) -> Result<(), Error> {
+        if len != expected {
+            bail!(BufferLength, "{}: {name} has {len} elements, not {expected}", self.geometry.op);
+        }
+        Ok(())
+    }
+}
+
+impl QuantisedWeights {
+    /// What a run does with the sums of these weights.
+    ///
+    /// # Errors
+    /// [`BufferLength`](crate::ErrorKind::BufferLength) if W has neither one scale nor one for each output channel;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for scales that are not positive and finite.
+    pub fn scaled<X: Byte, Y: Quantised>(&self, scales: &Scales<'_, X, Y>) -> Result<Scaled<X, Y>, Error> {
+        let Scales { x_scale, x_zero_point, w_scale, y_scale, y_zero_point } = *scales;
+        let (op, channels) = (self.op, self.bias.len());
+        if w_scale.len() != 1 && w_scale.len() != channels {
+            bail!(BufferLength, "{op}: w_scale has {} elements, not 1 or {channels}", w_scale.len());
+        }
+        let named = [("x_scale", x_scale), ("y_scale", y_scale)];
+        let all = named.into_iter().chain(w_scale.iter().map(|scale| ("w_scale", *scale)));
+        for (name, scale) in all {
+            if !(scale > 0.0 && scale.is_finite()) {
+                bail!(InvalidInput, "{op}: {name} is {scale}, it must be positive and finite");
+            }
+        }
+        let scale = |m: usize| x_scale * w_scale[if w_scale.len() == 1 { 0 } else { m }] / y_scale;
+        let is_kept = self.format.is_some_and(|format| format.unit == Unit::Bytes);
+        let x_zero = if is_kept { i32::from(x_zero_point.unsigned()) } else { 0 };
+        let add = self.bias.iter().zip(&self.sums).map(|(bias, sum)| bias.wrapping_sub(x_zero.wrapping_mul(*sum)));
+        Ok(Scaled {
+            format: self.format,
+            x_zero: x_zero_point,
+            y_zero: y_zero_point,
+            add: add.collect(),
+            scale: (0..channels).map(scale).collect(),
+        })
+    }
+}
