@@ -30,7 +30,10 @@ fn main() {
         ("mobilenetv2", [24, 144, 32], 56, 3, 2),
         ("mobilenetv2", [32, 192, 32], 28, 3, 1),
         ("mobilenetv2", [64, 384, 64], 14, 3, 1),
-        // Without squeeze-and-excitation, as in EfficientNet-Lite.
+        ("mobilenetv3", [40, 120, 40], 28, 5, 1),
+        ("mobilenetv3", [80, 184, 80], 14, 3, 1),
+        ("mobilenetv3", [160, 960, 160], 7, 5, 1),
+        // Without squeeze-and-excitation, as in EfficientNet-Lite. So are those of MobileNetV3.
         ("efficientnet", [24, 144, 40], 56, 5, 2),
         ("efficientnet", [40, 240, 40], 28, 5, 1),
         ("large", [64, 64, 64], 160, 3, 1),

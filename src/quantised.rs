@@ -10,8 +10,7 @@ use bytemuck::Pod;
 use convoke_kernels::Isa;
 use convoke_kernels::dot::{self, Requantise, Unit, dot_kernels};
 
-use crate::conv::channel_weights::ChannelWeights;
-use crate::conv::pixels::dot::{DotGemm, DotIo};
+use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer};
 use crate::conv::registry::check_sizes;
 use crate::error::{Error, bail};
 use crate::exec::region::{Region, SpacedImages, Target};
@@ -138,7 +137,7 @@ pub struct QuantisedPlan<X, W, Y> {
     threads: usize,
     isa: Isa,
     /// The first one that takes the weights is used. The last one takes all.
-    methods: Vec<Tasks<DotGemm>>,
+    methods: Vec<Tasks<DotLayer>>,
     of: PhantomData<fn(X, W) -> Y>,
 }
 
@@ -153,26 +152,17 @@ impl<X: Byte, W: Byte, Y: Quantised> fmt::Debug for QuantisedPlan<X, W, Y> {
 pub struct QuantisedWeights {
     op: Op,
     /// None if Y is empty.
-    format: Option<QuantisedFormat>,
+    format: Option<DotFormat>,
     values: Vec<i32>,
     /// For each output channel, the sum of the weights without their zero points.
     sums: Vec<i32>,
     bias: Vec<i32>,
 }
 
-/// What the order of packed weights depends on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct QuantisedFormat {
-    isa: Isa,
-    op: Op,
-    unit: Unit,
-    weights: ChannelWeights,
-}
-
 /// What a run does with sums: made once from [`Scales`] for packed weights.
 #[derive(Debug, Clone)]
 pub struct Scaled<X, Y> {
-    format: Option<QuantisedFormat>,
+    format: Option<DotFormat>,
     x_zero: X,
     y_zero: Y,
     add: Vec<i32>,
@@ -247,12 +237,12 @@ impl Planner {
             let kernels = [Unit::Bytes, Unit::Pairs].map(|unit| dot_kernels(isa, unit));
             let mut refusal = None;
             for kernels in kernels.into_iter().flatten() {
-                match DotGemm::new(&geometry, (machine, threads), kernels) {
+                match DotLayer::new(&geometry, (machine, threads), kernels) {
                     Ok(gemm) => methods.push(Tasks::new(alloc::boxed::Box::new(gemm), shape)),
                     Err(reason) => refusal = Some(reason),
                 }
             }
-            if methods.last().is_none_or(|method| method.unit() != Unit::Pairs) {
+            if methods.last().is_none_or(|method| method.unit() == Unit::Bytes) {
                 return Err(error(refusal.unwrap_or_else(|| String::from("the build has no kernels of bytes"))));
             }
         }
@@ -272,13 +262,12 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     pub fn explain(&self) -> String {
         let mut text = alloc::format!("{:?}", self.geometry);
         for method in &self.methods {
-            let DotGemm { weights, split, scratch, .. } = &**method;
+            let DotLayer { split, scratch, .. } = &**method;
             text += &alloc::format!(
-                "\n  {} ({}), {}, K in blocks of {} units, {}, workspace of a thread: {scratch}",
+                "\n  {} ({}), {}, {}, workspace of a thread: {scratch}",
                 method.kernel(),
                 self.isa,
                 method.unit(),
-                weights.k.size() * weights.taps,
                 Count(split.tasks(), "task"),
             );
         }
@@ -343,19 +332,15 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         }
         let is_centred = (0..w_zero_point.len().max(1)).all(|m| zero(m) == W::CENTRE);
         // If Y is empty, nothing is computed.
-        let method = self.methods.iter().find(|method| is_centred || method.unit() == Unit::Pairs);
-        let len = method.map_or(0, |method| method.weights.len());
+        let method = self.methods.iter().find(|method| is_centred || method.unit() != Unit::Bytes);
+        let len = method.map_or(0, |method| method.packed_len());
         let mut values = reserved(len, format_args!("{op}: packed weights"))?;
         values.resize(len, 0);
         if let Some(method) = method {
             method.pack(|m, index| w[index].value() - zero(m), &mut values);
         }
-        let (format, sums) = (method.map(|method| self.format(method)), sums.into_iter().map(|sum| sum as i32));
+        let (format, sums) = (method.map(|method| method.format()), sums.into_iter().map(|sum| sum as i32));
         Ok(QuantisedWeights { op, format, values, sums: sums.collect(), bias })
-    }
-
-    fn format(&self, method: &DotGemm) -> QuantisedFormat {
-        QuantisedFormat { isa: self.isa, op: self.geometry.op, unit: method.unit(), weights: method.weights }
     }
 
     /// Computes Y.
@@ -379,7 +364,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         if self.methods.is_empty() {
             return Ok(y);
         }
-        let method = self.methods.iter().find(|method| Some(self.format(method)) == weights.format);
+        let method = self.methods.iter().find(|method| Some(method.format()) == weights.format);
         let Some(method) = method.filter(|_| scaled.format == weights.format) else {
             bail!(PackedMismatch, "{op}: the weights, or their scales, are not those of a plan of this layer");
         };
@@ -437,7 +422,7 @@ impl QuantisedWeights {
             }
         }
         let scale = |m: usize| x_scale * w_scale[if w_scale.len() == 1 { 0 } else { m }] / y_scale;
-        let is_kept = self.format.is_some_and(|format| format.unit == Unit::Bytes);
+        let is_kept = matches!(self.format, Some(DotFormat::Gemm(_, _, Unit::Bytes, _)));
         let x_zero = if is_kept { i32::from(x_zero_point.unsigned()) } else { 0 };
         let add = self.bias.iter().zip(&self.sums).map(|(bias, sum)| bias.wrapping_sub(x_zero.wrapping_mul(*sum)));
         Ok(Scaled {

@@ -7,13 +7,19 @@
 use core::fmt;
 
 use crate::Isa;
+use crate::activation::{ActivateArgs, Activation, ActivationKernel};
 use crate::dest::{Dest, end};
 use crate::isa::Code;
-use crate::pixel::PixelKernel;
+use crate::pixel::{PixelEpilogue, PixelKernel};
+use crate::pixel_depthwise::DepthwisePixelKernel;
+use crate::simd::Value;
+use crate::ukernel::Residual;
 
 /// How neighbouring channels share the 32 bits of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
+    /// One value of 16 bits, signed in X and in W, for groups of one channel.
+    One,
     /// Two values of 16 bits, signed in X and in W. So they hold the difference of any byte and a zero point.
     Pairs,
     /// Four bytes, unsigned in X and signed in W.
@@ -25,6 +31,7 @@ impl Unit {
     #[must_use]
     pub const fn channels(self) -> usize {
         match self {
+            Self::One => 1,
             Self::Pairs => 2,
             Self::Bytes => 4,
         }
@@ -34,6 +41,7 @@ impl Unit {
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::One => "16 bits",
             Self::Pairs => "pairs of 16 bits",
             Self::Bytes => "four bytes",
         })
@@ -45,6 +53,8 @@ pub struct DotKernels {
     pub(crate) unit: Unit,
     /// By width, the narrowest first, and then by pixels.
     pub(crate) pixel: &'static [PixelKernel<i32>],
+    /// For groups of one channel and [`Unit::One`], by pixels. None for bytes.
+    pub(crate) depthwise: &'static [DepthwisePixelKernel<i32>],
     /// Lanes of a vector whose first values come before their second ones; 0 where the values of a unit are neighbours.
     pub(crate) split_lanes: usize,
     pub(crate) requantise: Code<RequantiseCode>,
@@ -60,6 +70,12 @@ impl DotKernels {
     /// The kernels for pixels, by width, the narrowest first: kernel i of a list has a tile of i + 1 pixels.
     pub fn widths(&self) -> impl Iterator<Item = &'static [PixelKernel<i32>]> + use<> {
         self.pixel.chunk_by(|a, b| a.nrv() == b.nrv())
+    }
+
+    /// The kernels for groups of one channel, by pixels: they multiply [`Unit::One`].
+    #[must_use]
+    pub fn depthwise(&self) -> &'static [DepthwisePixelKernel<i32>] {
+        self.depthwise
     }
 
     /// Brings packed units of W into the order that kernels read. There are whole vectors of them.
@@ -111,6 +127,17 @@ impl fmt::Debug for DotKernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.unit, self.requantise.isa())
     }
+}
+
+/// The epilogue of a depthwise kernel whose sums are kept. `zeros` has one for each channel.
+#[must_use]
+pub fn kept_sums(zeros: &[i32]) -> PixelEpilogue<'_, i32> {
+    /// # Safety
+    /// None: it does nothing.
+    unsafe fn nothing(_: &ActivateArgs<i32>) {}
+
+    let activation = ActivationKernel { f: nothing, activation: Activation::Clamp(i32::LEAST, i32::MOST) };
+    PixelEpilogue { bias: zeros, residual: Residual::NONE, residual_ld: 0, activation }
 }
 
 /// Lanes of a vector whose values are split, at most.
@@ -255,6 +282,7 @@ macro_rules! kernels {
         mod $module:ident: $isa:expr, #[$attr:meta], $unit:ident in $vector:ident
         $(, split $lanes:literal)?;
         $name:literal: $($nr:literal x [$($mr:literal)+]),+;
+        $(dw: $dw_nr:literal x [$($dw_mr:literal)+];)?
     ) => {
         pub(crate) mod $module {
             use super::vector::$vector as V;
@@ -269,6 +297,16 @@ macro_rules! kernels {
                 // SAFETY: the caller's promise, passed on.
                 unsafe { crate::generic::pixel::sums::<V, MR, NRV>(args) }
             }
+
+            $(
+                /// # Safety
+                /// As for the generic kernel, with this ISA and these sizes.
+                #[$attr]
+                unsafe fn pixel_dw<const MR: usize>(args: &crate::pixel_depthwise::DepthwisePixelArgs<i32>) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::pixel_depthwise::sums::<V, MR, { $dw_nr / V::LANES }>(args) }
+                }
+            )?
 
             macro_rules! passes {
                 ($t:ident) => {{
@@ -298,6 +336,11 @@ macro_rules! kernels {
                     ($mr, $nr),
                     pixel_gemm::<$mr, { $nr / V::LANES }>,
                 ).of(Unit::$unit)),+),+],
+                depthwise: &[$($(crate::DepthwisePixelKernel::of_units::<V>(
+                    (concat!($name, "_pixel_dw_", $dw_mr, "x", $dw_nr), $isa),
+                    ($dw_mr, $dw_nr),
+                    pixel_dw::<$dw_mr>,
+                )),+)?],
                 split_lanes: 0 $(+ $lanes)?,
                 requantise: Code::new($isa, RequantiseCode {
                     u8: passes!(u8),

@@ -131,7 +131,7 @@ pub struct PixelEpilogue<'a, T> {
     pub activation: ActivationKernel<T>,
 }
 
-impl<T: Real> PixelEpilogue<'_, T> {
+impl<T: Copy> PixelEpilogue<'_, T> {
     /// Finishes `pixels` pixels of `channels` sums, which have their bias already: pixel i of `sums`, which are `x_row`
     /// elements apart, goes, `activation(sum + residual)`, to `y[i * ld..]`.
     ///

@@ -1,12 +1,12 @@
 //! Kernels for tensors whose channels are neighbours and whose groups have few channels, such as depthwise layers:
 //! descriptors, raw arguments, and the safe call.
 
+use crate::Isa;
 use crate::dest::{Dest, end};
 use crate::isa::Code;
 use crate::pixel::{PixelEpilogue, PixelStore, PixelTaps};
-use crate::simd::Simd;
+use crate::simd::{Accumulator, Simd};
 use crate::ukernel::common_getters;
-use crate::{Isa, Real};
 
 /// Which columns of a row of X the pixels of a row of Y read: pixel i reads, through tap k, column
 /// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are zeros.
@@ -145,7 +145,7 @@ pub struct DepthwisePixelKernel<T: 'static> {
 
 common_getters!(DepthwisePixelKernel, "Name, as `<dtype>_pixel_dw_<MR>x<NR>`.");
 
-impl<T: Real> DepthwisePixelKernel<T> {
+impl<T: Copy> DepthwisePixelKernel<T> {
     /// A kernel with vectors `V`.
     pub(crate) const fn new<V: Simd<Elem = T>>(
         (name, isa): (&'static str, Isa),
@@ -153,6 +153,15 @@ impl<T: Real> DepthwisePixelKernel<T> {
         f: unsafe fn(&DepthwisePixelArgs<T>),
     ) -> Self {
         Self { name, mr, nr, lanes: V::LANES, fits_groups: fits_groups::<V>(mr), code: Code::new(isa, f) }
+    }
+
+    /// The same kernel with vectors of units, for groups of one channel.
+    pub(crate) const fn of_units<V: Accumulator<Elem = T>>(
+        (name, isa): (&'static str, Isa),
+        (mr, nr): (usize, usize),
+        f: unsafe fn(&DepthwisePixelArgs<T>),
+    ) -> Self {
+        Self { name, mr, nr, lanes: V::LANES, fits_groups: false, code: Code::new(isa, f) }
     }
 
     /// MR: pixels of a tile.

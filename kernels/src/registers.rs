@@ -10,7 +10,7 @@ pub(crate) fn hide<T>(p: *const T) -> *const T {
     hidden
 }
 
-/// Keeps loads in order, as [`in_order`](crate::simd::Simd::in_order) asks.
+/// Keeps loads in order, as [`in_order`](crate::simd::Accumulator::in_order) asks.
 #[inline(always)]
 pub(crate) fn in_order<T>(p: *const T) -> *const T {
     let mut hidden = p;
@@ -52,6 +52,18 @@ macro_rules! sums {
             // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::add(self.$r, b.$r)),+) }
         }
+
+        #[inline(always)]
+        fn in_order(p: *const $elem) -> *const $elem {
+            crate::registers::in_order(p)
+        }
+
+        #[inline(always)]
+        fn clamp(self, lo: Self, hi: Self) -> Self {
+            // Where either operand is NaN, instructions of x86-64 return the second, those of NEON NaN.
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::min(hi.$r, $ops::max(lo.$r, self.$r))),+) }
+        }
     };
 }
 pub(crate) use sums;
@@ -71,11 +83,6 @@ macro_rules! lane_wise {
         }
 
         #[inline(always)]
-        fn in_order(p: *const $elem) -> *const $elem {
-            crate::registers::in_order(p)
-        }
-
-        #[inline(always)]
         fn sub(self, b: Self) -> Self {
             // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::sub(self.$r, b.$r)),+) }
@@ -91,13 +98,6 @@ macro_rules! lane_wise {
         fn div(self, b: Self) -> Self {
             // SAFETY: a vector is the proof of the ISA.
             unsafe { Self($($ops::div(self.$r, b.$r)),+) }
-        }
-
-        #[inline(always)]
-        fn clamp(self, lo: Self, hi: Self) -> Self {
-            // Where either operand is NaN, instructions of x86-64 return the second, those of NEON NaN.
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::min(hi.$r, $ops::max(lo.$r, self.$r))),+) }
         }
 
         #[inline(always)]

@@ -6,6 +6,23 @@ use crate::Real;
 /// whole vector of so many lanes.
 pub(crate) const LEAST_ROW: usize = 4;
 
+/// A type of sums.
+pub(crate) trait Value: Copy + Default + 'static {
+    /// Bounds that clamp nothing.
+    const LEAST: Self;
+    const MOST: Self;
+}
+
+macro_rules! value {
+    ($($t:ident: $least:ident to $most:ident;)+) => {$(
+        impl Value for $t {
+            const LEAST: Self = $t::$least;
+            const MOST: Self = $t::$most;
+        }
+    )+};
+}
+value!(f32: NEG_INFINITY to INFINITY; f64: NEG_INFINITY to INFINITY; i32: MIN to MAX;);
+
 /// A vector of sums, and how products are added to it: what the tile of a GEMM needs.
 ///
 /// A vector is one SIMD register, or two where one is too short.
@@ -17,10 +34,15 @@ pub(crate) const LEAST_ROW: usize = 4;
 /// they access memory; and unsafe ones ask for nothing more unless they state it.
 pub(crate) trait Accumulator: Copy {
     /// The element type. Its default is zero.
-    type Elem: Copy + Default + 'static;
+    type Elem: Value;
     /// Elements of a vector: at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
     const REGISTERS: usize;
+
+    /// Whether the ISA has masked loads and stores. Only then may [`load_over`](Simd::load_over),
+    /// [`every_second`](Simd::every_second), [`behind_last_of`](Simd::behind_last_of) and
+    /// [`before_first_of`](Simd::before_first_of) be called; elsewhere they panic.
+    const MASKS: bool = false;
 
     /// Neighbouring scalars that multiply vectors: a broadcast, or a register of several scalars if the
     /// ISA can multiply by one of its lanes.
@@ -56,6 +78,31 @@ pub(crate) trait Accumulator: Copy {
 
     /// `self + b`.
     fn add(self, b: Self) -> Self;
+
+    /// Loads the first `n` elements from `p`; the other lanes are zero.
+    ///
+    /// # Safety
+    /// Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
+    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
+
+    /// Stores the first `n` lanes to `p`.
+    ///
+    /// # Safety
+    /// Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
+    unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
+
+    /// `self * b + c`, fused if the ISA can.
+    fn mul_add(self, b: Self, c: Self) -> Self;
+
+    /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
+    fn clamp(self, lo: Self, hi: Self) -> Self;
+
+    /// `p`. Loads that stand before the call come before those from `p`, where the compiler can be told so: it
+    /// otherwise collects the loads of a loop that it has unrolled, more than the registers hold.
+    #[inline(always)]
+    fn in_order(p: *const Self::Elem) -> *const Self::Elem {
+        p
+    }
 }
 
 /// What kernels of floating-point numbers do with a vector.
@@ -114,16 +161,6 @@ pub(crate) trait Simd: Accumulator<Elem: Real> {
         Self::prefetch(p);
     }
 
-    /// Loads the first `n` elements from `p`; the other lanes are zero.
-    ///
-    /// # Safety
-    /// Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
-    #[inline(always)]
-    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::load_mask(p, first_lanes(n)) }
-    }
-
     /// Stores `LANES` elements to `p`, past the caches where the ISA can. This is for data that
     /// will not be read soon. [`fence`](Self::fence) orders such stores before whatever follows.
     ///
@@ -146,15 +183,6 @@ pub(crate) trait Simd: Accumulator<Elem: Real> {
     /// itself may point anywhere.
     unsafe fn load_mask(p: *const Self::Elem, mask: u32) -> Self;
 
-    /// Stores the first `n` lanes to `p`.
-    ///
-    /// # Safety
-    /// Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
-    unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
-
-    /// `self * b + c`, fused if the ISA can.
-    fn mul_add(self, b: Self, c: Self) -> Self;
-
     /// `self - b`.
     fn sub(self, b: Self) -> Self;
 
@@ -173,9 +201,6 @@ pub(crate) trait Simd: Accumulator<Elem: Real> {
 
     /// Whether all lanes are finite.
     fn is_finite(self) -> bool;
-
-    /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
-    fn clamp(self, lo: Self, hi: Self) -> Self;
 
     /// Moves the lanes in `mask` to the front, in order. The other lanes of the result are unspecified.
     fn compress(self, mask: u32) -> Self;
@@ -207,11 +232,6 @@ pub(crate) trait Simd: Accumulator<Elem: Real> {
     /// Memory: the row that the mask was made for is readable, and `p` is at the
     /// position that the mask was made for; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
-
-    /// Whether the ISA has masked loads and stores. Only then may [`load_over`](Self::load_over),
-    /// [`every_second`](Self::every_second), [`behind_last_of`](Self::behind_last_of) and
-    /// [`before_first_of`](Self::before_first_of) be called; elsewhere they panic.
-    const MASKS: bool = false;
 
     /// Loads as [`load_mask`](Self::load_mask), but keeps the other lanes of `self`.
     ///
@@ -260,13 +280,6 @@ pub(crate) trait Simd: Accumulator<Elem: Real> {
     #[inline(always)]
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
-    }
-
-    /// `p`. Loads that stand before the call come before those from `p`, where the compiler can be told so: it
-    /// otherwise collects the loads of a loop that it has unrolled, more than the registers hold.
-    #[inline(always)]
-    fn in_order(p: *const Self::Elem) -> *const Self::Elem {
-        p
     }
 
     /// Interleaves the lanes of `self` and `b` into two vectors: the first lanes of both, then the

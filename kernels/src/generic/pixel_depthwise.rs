@@ -7,11 +7,10 @@
 //! A group of several channels is a part of a vector. Then a vector of X stays in a register, and each of the group's
 //! channels in turn is spread over the group's lanes.
 
-use crate::Real;
 use crate::activation::{ActivateArgs, Activation};
 use crate::pixel::{PixelStore, PixelTaps};
 use crate::pixel_depthwise::{DepthwisePixelArgs, PixelColumns, fits_groups};
-use crate::simd::Simd;
+use crate::simd::{Accumulator, Simd, Value};
 
 /// Tiles of `MR` pixels, of which `NRV` vectors of channels are summed at a time, or one where the taps of a row
 /// share columns.
@@ -21,26 +20,14 @@ use crate::simd::Simd;
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
     let DepthwisePixelArgs { rows, tiles, store: PixelStore { y, ld, channels, activation, .. }, .. } = *args;
-    let PixelColumns { advance, spacing, taps, .. } = args.columns;
-    // How many taps lie between two neighbouring pixels, where taps share columns. 0 where they do not.
-    let apart = match advance {
-        _ if const { MR == 1 } || taps == 1 => 0,
-        advance if advance == spacing => 1,
-        advance if advance == 2 * spacing => 2,
-        _ => 0,
-    };
+    let apart = taps_between::<V::Elem, MR>(args);
     // SAFETY: the caller's promise. Activations in place read what the blocks have stored.
     unsafe {
         for number in 0..rows * tiles {
             let tile = &PixelTile::new(args, (number / tiles, number % tiles), MR);
-            match (apart, taps) {
-                _ if const { fits_groups::<V>(MR) } && args.group > 1 => groups::<V, MR>(args, tile),
-                (1, 3) => rows_of_taps::<V, MR, 3, 1>(args, tile),
-                (1, 5) => rows_of_taps::<V, MR, 5, 1>(args, tile),
-                (1, _) => rows_of_taps::<V, MR, 0, 1>(args, tile),
-                (2, 3) => rows_of_taps::<V, MR, 3, 2>(args, tile),
-                (2, 5) => rows_of_taps::<V, MR, 5, 2>(args, tile),
-                _ => each_tap::<V, MR, NRV>(args, tile),
+            match args.group > 1 {
+                true if const { fits_groups::<V>(MR) } => groups::<V, MR>(args, tile),
+                _ => channels_alone::<V, MR, NRV>(args, tile, apart),
             }
             if !matches!(activation.activation, Activation::Clamp(..)) {
                 let (y, residual) = (y.add(tile.pixel * ld), core::ptr::null());
@@ -57,6 +44,55 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
                     ld,
                 });
             }
+        }
+    }
+}
+
+/// The same tiles, of groups of one channel, and with no activation but a clamp.
+///
+/// # Safety
+/// As [`pixels`].
+#[inline(always)]
+pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>) {
+    let apart = taps_between::<V::Elem, MR>(args);
+    for number in 0..args.rows * args.tiles {
+        let tile = &PixelTile::new(args, (number / args.tiles, number % args.tiles), MR);
+        // SAFETY: the caller's promise.
+        unsafe { channels_alone::<V, MR, NRV>(args, tile, apart) };
+    }
+}
+
+/// How many taps lie between two neighbouring pixels, where taps share columns. 0 where they do not.
+#[inline(always)]
+fn taps_between<T, const MR: usize>(args: &DepthwisePixelArgs<T>) -> usize {
+    let PixelColumns { advance, spacing, taps, .. } = args.columns;
+    match advance {
+        _ if const { MR == 1 } || taps == 1 => 0,
+        advance if advance == spacing => 1,
+        advance if advance == 2 * spacing => 2,
+        _ => 0,
+    }
+}
+
+/// A tile of groups of one channel. `apart` is as in [`taps_between`].
+///
+/// # Safety
+/// As [`pixels`]. The tile is one of `args`.
+#[inline(always)]
+unsafe fn channels_alone<V: Accumulator, const MR: usize, const NRV: usize>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    tile: &PixelTile,
+    apart: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (apart, args.columns.taps) {
+            (1, 3) => rows_of_taps::<V, MR, 3, 1>(args, tile),
+            (1, 5) => rows_of_taps::<V, MR, 5, 1>(args, tile),
+            (1, _) => rows_of_taps::<V, MR, 0, 1>(args, tile),
+            (2, 3) => rows_of_taps::<V, MR, 3, 2>(args, tile),
+            (2, 5) => rows_of_taps::<V, MR, 5, 2>(args, tile),
+            _ => each_tap::<V, MR, NRV>(args, tile),
         }
     }
 }
@@ -184,7 +220,7 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
         for reader in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
             for tap in 0..args.columns.taps {
                 let tap = reader.behind(args, tap);
-                let mut x = [V::splat(V::Elem::ZERO); MR];
+                let mut x = [V::splat(V::Elem::default()); MR];
                 for i in 0..MR {
                     x[i] = row::<V, 1, WHOLE>(tap.pixel(args, i), n)[0];
                 }
@@ -205,7 +241,10 @@ unsafe fn block_of_groups<V: Simd, const MR: usize, const WHOLE: bool>(
 /// # Safety
 /// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn each_tap<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwisePixelArgs<V::Elem>, tile: &PixelTile) {
+unsafe fn each_tap<V: Accumulator, const MR: usize, const NRV: usize>(
+    args: &DepthwisePixelArgs<V::Elem>,
+    tile: &PixelTile,
+) {
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
@@ -234,7 +273,7 @@ unsafe fn each_tap<V: Simd, const MR: usize, const NRV: usize>(args: &DepthwiseP
 /// # Safety
 /// As [`pixels`]. The tile is one of `args`.
 #[inline(always)]
-unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize, const S: usize>(
+unsafe fn rows_of_taps<V: Accumulator, const MR: usize, const KW: usize, const S: usize>(
     args: &DepthwisePixelArgs<V::Elem>,
     tile: &PixelTile,
 ) {
@@ -259,7 +298,7 @@ unsafe fn rows_of_taps<V: Simd, const MR: usize, const KW: usize, const S: usize
 /// # Safety
 /// As [`pixels`]. The tile and the channels are among those of `args`. `n > (NRV - 1) * LANES`.
 #[inline(always)]
-unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
+unsafe fn block<V: Accumulator, const MR: usize, const NRV: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
     tile: &PixelTile,
     c: usize,
@@ -292,7 +331,7 @@ unsafe fn block<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
 /// As [`rows_of_taps`]. The channels are among those of `args`. `INSIDE` is set for no other tile.
 #[inline(always)]
 unsafe fn block_of_rows<
-    V: Simd,
+    V: Accumulator,
     const MR: usize,
     const KW: usize,
     const S: usize,
@@ -332,7 +371,7 @@ unsafe fn block_of_rows<
 /// As [`block_of_rows`]. The row begins with the first of these taps.
 #[inline(always)]
 unsafe fn shared_taps<
-    V: Simd,
+    V: Accumulator,
     const MR: usize,
     const KW: usize,
     const S: usize,
@@ -348,7 +387,7 @@ unsafe fn shared_taps<
     let (spacing, elements) = (args.columns.spacing, args.columns.spacing.wrapping_mul(args.columns.pixel));
     // SAFETY: the caller's promise.
     unsafe {
-        let mut weights = [V::splat(V::Elem::ZERO); KW];
+        let mut weights = [V::splat(V::Elem::default()); KW];
         for k in 0..KW {
             weights[k] = row::<V, 1, WHOLE>(reader.behind(args, k).w, n)[0];
         }
@@ -388,7 +427,7 @@ unsafe fn shared_taps<
 /// # Safety
 /// As [`block`].
 #[inline(always)]
-unsafe fn finish<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
+unsafe fn finish<V: Accumulator, const MR: usize, const NRV: usize, const WHOLE: bool>(
     args: &DepthwisePixelArgs<V::Elem>,
     acc: &mut [[V; NRV]; MR],
     first: usize,
@@ -410,7 +449,7 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
         }
         let (lo, hi) = match activation.activation {
             Activation::Clamp(lo, hi) => (V::splat(lo), V::splat(hi)),
-            _ => (V::splat(V::Elem::NEG_INFINITY), V::splat(V::Elem::INFINITY)),
+            _ => (V::splat(V::Elem::LEAST), V::splat(V::Elem::MOST)),
         };
         let y = y.add(first * ld + c);
         for i in 0..MR {
@@ -430,10 +469,10 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize, const WHOLE: bool>(
 /// # Safety
 /// CPU: the ISA of `V`. Memory: these channels are readable. `n > (NRV - 1) * LANES`.
 #[inline(always)]
-unsafe fn row<V: Simd, const NRV: usize, const WHOLE: bool>(p: *const V::Elem, n: usize) -> [V; NRV] {
+unsafe fn row<V: Accumulator, const NRV: usize, const WHOLE: bool>(p: *const V::Elem, n: usize) -> [V; NRV] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut row = [V::splat(V::Elem::ZERO); NRV];
+        let mut row = [V::splat(V::Elem::default()); NRV];
         for j in 0..NRV {
             let p = p.add(j * V::LANES);
             row[j] = match WHOLE {

@@ -33,4 +33,5 @@ crate::generic::kernels! {
 crate::dot::kernels! {
     mod of_pairs: crate::Isa::Portable, #[inline(never)], Pairs in Pairs8;
     "i16": 8 x [1 2 3 4];
+    dw: 8 x [1 2 3 4];
 }

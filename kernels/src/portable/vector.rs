@@ -39,11 +39,12 @@ macro_rules! vector {
             fn add(self, b: Self) -> Self {
                 Self(self.0 + b.0)
             }
-        }
 
-        impl Simd for $name {
-            type Lanes = $wide;
-            type Mask = (usize, usize);
+            #[inline(never)]
+            unsafe fn load_first(p: *const $elem, n: usize) -> Self {
+                // SAFETY: the caller's promise of memory.
+                unsafe { Self::load_mask(p, crate::simd::first_lanes(n)) }
+            }
 
             #[inline(never)]
             unsafe fn store_first(self, p: *mut $elem, n: usize) {
@@ -68,6 +69,11 @@ macro_rules! vector {
                 }
                 Self(<$wide>::new(v))
             }
+        }
+
+        impl Simd for $name {
+            type Lanes = $wide;
+            type Mask = (usize, usize);
 
             #[inline(never)]
             fn compress(self, mask: u32) -> Self {
@@ -238,5 +244,33 @@ impl Accumulator for Pairs8 {
     #[inline(always)]
     fn add(self, b: Self) -> Self {
         Self(self.0 + b.0)
+    }
+
+    #[inline(never)]
+    unsafe fn load_first(p: *const i32, n: usize) -> Self {
+        let mut lanes = [0; 8];
+        for (i, lane) in lanes.iter_mut().enumerate().take(n) {
+            // SAFETY: i < n, and the caller promises n readable elements.
+            *lane = unsafe { *p.add(i) };
+        }
+        Self(wide::i32x8::new(lanes))
+    }
+
+    #[inline(never)]
+    unsafe fn store_first(self, p: *mut i32, n: usize) {
+        for (i, lane) in self.0.to_array().into_iter().enumerate().take(n) {
+            // SAFETY: i < n, and the caller promises n writable elements.
+            unsafe { *p.add(i) = lane };
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        b.mul_add_scalar(pulp::bytemuck::cast(self.0), 0, c)
+    }
+
+    #[inline(always)]
+    fn clamp(self, lo: Self, hi: Self) -> Self {
+        Self(self.0.max(lo.0).min(hi.0))
     }
 }

@@ -16,13 +16,20 @@ fn quarters<V: crate::simd::Simd, const M: usize>(v: [V; M]) -> [V; M] {
 
 /// Implements [`Accumulator`](crate::simd::Accumulator) for a register, by the operations of the module `$ops`.
 macro_rules! accumulator {
-    ($name:ident: $lanes:literal of $elem:ident by $ops:ident) => {
+    ($name:ident: $lanes:literal of $elem:ident by $ops:ident ) => {
         impl crate::simd::Accumulator for $name {
             type Elem = $elem;
             const LANES: usize = $lanes;
             const REGISTERS: usize = 1;
             crate::simd::broadcast_scalars!();
             crate::registers::sums!($elem by $ops: 0);
+            partial!($elem by $ops);
+
+            #[inline(always)]
+            fn mul_add(self, b: Self, c: Self) -> Self {
+                // SAFETY: a vector is the proof of the ISA.
+                unsafe { Self($ops::fmadd(self.0, b.0, c.0)) }
+            }
         }
     };
 }
@@ -39,6 +46,12 @@ macro_rules! dot_products {
             type Scalars = Self;
             const SCALARS: usize = 1;
             crate::registers::sums!(i32 by $ops: 0);
+            partial!(i32 by $ops);
+
+            #[inline(always)]
+            fn mul_add(self, b: Self, c: Self) -> Self {
+                b.mul_add_scalar(self, 0, c)
+            }
 
             #[inline(always)]
             unsafe fn load_scalars(p: *const i32, _: usize) -> Self {
@@ -81,11 +94,6 @@ macro_rules! common {
             unsafe { $ops::stream(p, self.0) }
         }
 
-        #[inline(always)]
-        fn mul_add(self, b: Self, c: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($ops::fmadd(self.0, b.0, c.0)) }
-        }
     };
 }
 use common;

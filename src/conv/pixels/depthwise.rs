@@ -51,18 +51,20 @@ fn largest<A: Real>(kernels: DepthwiseHeights<A>, geometry: &Geometry) -> Option
 }
 
 /// How a layer is cut.
-struct DepthwiseBlocking {
-    tiling: PixelTiling,
-    channels: Blocks,
-    split: GemmSplit,
+pub(super) struct DepthwiseBlocking {
+    pub(super) tiling: PixelTiling,
+    pub(super) channels: Blocks,
+    pub(super) split: GemmSplit,
     /// Tiles of a call, at most.
-    group: usize,
+    pub(super) group: usize,
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let kernels = pixel_depthwise_kernels::<T::Acc>(request.isa());
     let kernel = largest(kernels, request.geometry).ok_or_else(|| String::from("no kernel for these groups"))?;
-    let blocking = DepthwiseBlocking::new(request, kernel.mr(), most_bytes)?;
+    let x = XValues::of::<T>();
+    let blocking =
+        DepthwiseBlocking::new((request.geometry, request.machine, request.threads), (x, kernel.mr()), most_bytes)?;
     let layout = WeightLayout::ChannelBlocks { channels: blocking.channels.size() };
     if let Some(packed) = request.layout.filter(|packed| **packed != layout) {
         return Err(packed.mismatch());
@@ -70,7 +72,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let DepthwiseBlocking { tiling, channels, split, group } = &blocking;
     let mut scratch = Ledger::default();
     let chunk = tiling.book(&mut scratch, channels.size());
-    let staged = if blocking.is_stored::<T>() { 0 } else { group * kernel.mr() * channels.size() };
+    let staged = if blocking.is_stored() { 0 } else { group * kernel.mr() * channels.size() };
     let finished = scratch.book("finished sums", staged);
     let rows = scratch.book("transposed sums", staged);
     let recipe = Recipe {
@@ -96,16 +98,20 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 }
 
 impl DepthwiseBlocking {
-    fn new<T: Element>(request: &Request<'_, T>, pixels: usize, most_bytes: usize) -> Result<Self, String> {
-        let Request { geometry, machine, threads, .. } = *request;
+    /// For kernels of `pixels` pixels, which read such values of X.
+    pub(super) fn new(
+        (geometry, machine, threads): (&Geometry, &Machine, usize),
+        (x, pixels): (XValues, usize),
+        most_bytes: usize,
+    ) -> Result<Self, String> {
         // Blocks of whole groups, and of whole cache lines.
         let (c, m) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let repeats = if c == 1 { m } else { 1 };
-        let line = size_of::<Line>() / size_of::<T::Acc>();
+        let line = size_of::<Line>() / x.bytes;
         let unit = if line.is_multiple_of(m) { line / m } else { 1 };
         let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).of_multiples(unit).times(m);
         let parts = channels.count();
-        let (of_task, x) = (channels.size(), XValues::of::<T>());
+        let of_task = channels.size();
         let needs = TileNeeds { pixels, in_rows: true, channels: of_task, repeats, parts, is_joined: false, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, most_bytes)?;
         let columns = tiling.chunks();
@@ -113,22 +119,22 @@ impl DepthwiseBlocking {
         if threads > 1 {
             split.shares = (TASKS_PER_THREAD * threads).div_ceil(columns.max(1)).clamp(1, parts.max(1));
         }
-        let near = machine.l1_bytes / (pixels * channels.size() * size_of::<T::Acc>());
+        let near = machine.l1_bytes / (pixels * channels.size() * x.bytes);
         let mut new = Self { tiling, channels, split, group: near.max(1) };
-        if new.is_stored::<T>() {
+        if new.is_stored() {
             new.group = usize::MAX;
         }
         Ok(new)
     }
 
     /// The channels of some blocks.
-    fn channels_of(&self, blocks: &Range<usize>) -> Range<usize> {
+    pub(super) fn channels_of(&self, blocks: &Range<usize>) -> Range<usize> {
         self.channels.range(blocks.start).start..self.channels.range(blocks.end - 1).end
     }
 
     /// Whether kernels store into Y.
-    fn is_stored<T: Element>(&self) -> bool {
-        T::DIRECT && self.tiling.geometry.y_layout == crate::Layout::ChannelsLast
+    fn is_stored(&self) -> bool {
+        self.tiling.x.is_direct && self.tiling.geometry.y_layout == Layout::ChannelsLast
     }
 
     fn work<A: Real>(&self, machine: &Machine, kernels: DepthwiseHeights<A>) -> Work {
@@ -151,6 +157,29 @@ impl DepthwiseBlocking {
         let computing = (self.tiling.tiles_work(of_tile) + self.tiling.finish_work((channels, vectors))) * parts as f64;
         let reading = self.tiling.reading_work((parts, shares), lanes);
         computing + reading + Item::TASKS.times(self.split.tasks() as f64)
+    }
+}
+
+/// Packs W in blocks of channels. `value` gives an element, by its output channel and its place in W.
+pub(super) fn pack_blocks<A>(
+    geometry: &Geometry,
+    channels: &Blocks,
+    value: impl Fn(usize, usize) -> A,
+    packed: &mut [A],
+) {
+    let (taps, group) = (geometry.kernel_volume(), geometry.in_channels_per_group());
+    let len = taps * group;
+    for block in channels.iter() {
+        let packed = &mut packed[block.start * len..block.end * len];
+        for (i, packed) in packed.chunks_exact_mut(block.len()).enumerate() {
+            let (tap, c) = (i / group, i % group);
+            for (channel, packed) in block.clone().zip(packed) {
+                // W of ConvTranspose has the channels of X outside.
+                let (first, m) = (channel - channel % group, channel % group);
+                let (outer, inner) = if geometry.op == Op::Conv { (m, c) } else { (c, m) };
+                *packed = value(channel, (first + outer) * len + inner * taps + tap);
+            }
+        }
     }
 }
 
@@ -197,21 +226,8 @@ impl<T: Element> Split for DepthwisePixels<T> {
 
 impl<T: Element> Lowering<T> for DepthwisePixels<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let geometry = &self.blocking.tiling.geometry;
-        let (taps, group) = (geometry.kernel_volume(), geometry.in_channels_per_group());
-        let len = taps * group;
-        for block in self.blocking.channels.iter() {
-            let packed = &mut packed[block.start * len..block.end * len];
-            for (i, packed) in packed.chunks_exact_mut(block.len()).enumerate() {
-                let (tap, c) = (i / group, i % group);
-                for (channel, packed) in block.clone().zip(packed) {
-                    // W of ConvTranspose has the channels of X outside.
-                    let (first, m) = (channel - channel % group, channel % group);
-                    let (outer, inner) = if geometry.op == Op::Conv { (m, c) } else { (c, m) };
-                    *packed = w[(first + outer) * len + inner * taps + tap].to_acc();
-                }
-            }
-        }
+        let DepthwiseBlocking { tiling, channels, .. } = &self.blocking;
+        pack_blocks(&tiling.geometry, channels, |_, index| w[index].to_acc(), packed);
     }
 
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {

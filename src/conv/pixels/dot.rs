@@ -1,4 +1,5 @@
-//! GEMM with vectors along output channels, for bytes: exact sums of 32 bits, which are requantised on their way into Y.
+//! The methods of [`gemm`](super::gemm) and [`depthwise`](super::depthwise) for bytes: exact sums of 32 bits, which are
+//! requantised on their way into Y.
 //!
 //! X is always copied, in [units](Unit) of neighbouring channels. As pairs of 16 bits, values have lost their zero point,
 //! so that padding is zero. As four bytes they keep it: then padding is the zero point, no tap is left out, and a term for
@@ -6,12 +7,14 @@
 
 use alloc::string::String;
 
-use convoke_kernels::dot::{DotKernels, Output, Requantise, Unit};
+use convoke_kernels::dot::{DotKernels, Output, Requantise, Unit, kept_sums};
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
+use super::depthwise::{DepthwiseBlocking, pack_blocks};
 use super::source::PixelReader;
 use super::tiling::{PixelTiling, TileNeeds, XValues};
+use crate::blas::Blocks;
 use crate::conv::channel_tiles::ChannelPanels;
 use crate::conv::channel_weights::{ChannelWeights, channel_blocks};
 use crate::conv::contract::no_kernel;
@@ -26,15 +29,12 @@ use crate::quantised::Byte;
 use crate::{Geometry, Layout, Op};
 
 /// How a layer of bytes is computed.
-pub(crate) struct DotGemm {
+pub(crate) struct DotLayer {
     isa: Isa,
     kernels: &'static DotKernels,
-    /// The kernels of a narrow panel, and of a wide one.
-    widths: [&'static [PixelKernel<i32>]; 2],
-    /// Their channels are units.
-    pub(crate) weights: ChannelWeights,
     tiling: PixelTiling,
     pub(crate) split: GemmSplit,
+    method: DotMethod,
     /// Tiles whose sums are kept, at most.
     group: usize,
     chunk: ChunkScratch<i32>,
@@ -42,6 +42,20 @@ pub(crate) struct DotGemm {
     rows: Piece<i32>,
     finished: Piece<u32>,
     pub(crate) scratch: Ledger,
+}
+
+enum DotMethod {
+    /// Its channels are units. The kernels are those of a narrow panel, and of a wide one.
+    Gemm(ChannelWeights, [&'static [PixelKernel<i32>]; 2]),
+    /// Groups of one channel of X, in blocks of channels.
+    Depthwise(Blocks),
+}
+
+/// What the order of packed weights depends on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum DotFormat {
+    Gemm(Isa, Op, Unit, ChannelWeights),
+    Depthwise(Op, Blocks),
 }
 
 /// What a task reads, and its part of Y.
@@ -54,7 +68,7 @@ pub(crate) struct DotIo<'a, X, Y> {
     pub(crate) y: Region<'a, Y>,
 }
 
-impl DotGemm {
+impl DotLayer {
     /// # Errors
     /// The reason why a layer cannot be computed so.
     pub(crate) fn new(
@@ -62,9 +76,40 @@ impl DotGemm {
         (machine, threads): (&Machine, usize),
         kernels: &'static DotKernels,
     ) -> Result<Self, String> {
+        let depthwise = kernels.depthwise().last().filter(|_| geometry.in_channels_per_group() == 1);
+        let (method, tiling, split, (group, tile_len)) = match depthwise {
+            Some(kernel) => {
+                let x = XValues { is_direct: false, bytes: size_of::<i32>(), counts_padding: false };
+                let blocking = DepthwiseBlocking::new((geometry, machine, threads), (x, kernel.mr()), usize::MAX)?;
+                let DepthwiseBlocking { tiling, channels, split, group } = blocking;
+                (DotMethod::Depthwise(channels), tiling, split, (group, kernel.mr() * channels.size()))
+            }
+            None => Self::gemm(geometry, (machine, threads), kernels)?,
+        };
+        let mut scratch = Ledger::default();
+        let read = match &method {
+            DotMethod::Gemm(weights, _) => weights.k.size() * tiling.taps_of_call(),
+            DotMethod::Depthwise(channels) => channels.size(),
+        };
+        let chunk = tiling.book(&mut scratch, read);
+        let kept = group * tile_len;
+        let transposed = if geometry.y_layout == Layout::ChannelsLast { 0 } else { kept };
+        let sums = scratch.book("sums", kept);
+        let rows = scratch.book("transposed sums", transposed);
+        let finished = scratch.book("outputs", transposed);
+        Ok(Self { isa: machine.isa(), kernels, tiling, split, method, group, chunk, sums, rows, finished, scratch })
+    }
+
+    /// A GEMM, its tiles and tasks, and the tiles whose sums are kept with the sums of each.
+    fn gemm(
+        geometry: &Geometry,
+        (machine, threads): (&Machine, usize),
+        kernels: &'static DotKernels,
+    ) -> Result<(DotMethod, PixelTiling, GemmSplit, (usize, usize)), String> {
         let unit = kernels.unit();
-        if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
-            return Err(String::from("its phases have different taps, each with a term of its own"));
+        if unit == Unit::Bytes && (geometry.op == Op::ConvTranspose || geometry.in_channels_per_group() == 1) {
+            let reason = "four bytes are for Conv, whose outputs all have the same taps, with several channels a group";
+            return Err(String::from(reason));
         }
         let mut widths = kernels.widths();
         let narrow = widths.next().ok_or_else(no_kernel)?;
@@ -91,36 +136,60 @@ impl DotGemm {
         // Sums stay in the L1 cache.
         let tile_len = pixels * weights.nr();
         let group = (machine.l1_bytes / 4 / (tile_len * size_of::<i32>())).max(1);
-        let mut scratch = Ledger::default();
-        let chunk = tiling.book(&mut scratch, k.size() * tiling.taps_of_call());
-        let is_dense = geometry.y_layout == Layout::ChannelsLast;
-        let transposed = if is_dense { 0 } else { group * tile_len };
-        let pieces = (scratch.book("sums", group * tile_len), scratch.book("transposed sums", transposed));
-        let finished = scratch.book("outputs", transposed);
-        let (isa, (sums, rows)) = (machine.isa(), pieces);
-        Ok(Self { isa, kernels, widths, weights, tiling, split, group, chunk, sums, rows, finished, scratch })
+        Ok((DotMethod::Gemm(weights, widths), tiling, split, (group, tile_len)))
     }
 
+    /// What is multiplied.
     pub(crate) fn unit(&self) -> Unit {
-        self.kernels.unit()
+        match self.method {
+            DotMethod::Gemm(..) => self.kernels.unit(),
+            DotMethod::Depthwise(_) => Unit::One,
+        }
+    }
+
+    pub(crate) fn format(&self) -> DotFormat {
+        let op = self.tiling.geometry.op;
+        match self.method {
+            DotMethod::Gemm(weights, _) => DotFormat::Gemm(self.isa, op, self.kernels.unit(), weights),
+            DotMethod::Depthwise(channels) => DotFormat::Depthwise(op, channels),
+        }
+    }
+
+    pub(crate) fn packed_len(&self) -> usize {
+        match &self.method {
+            DotMethod::Gemm(weights, _) => weights.len(),
+            DotMethod::Depthwise(_) => self.tiling.geometry.weight_len(),
+        }
     }
 
     /// The name of the kernel that does most of the work.
     pub(crate) fn kernel(&self) -> &'static str {
-        let most = self.widths[0].len().min(self.widths[1].len());
-        self.widths[1][most - 1].name()
+        match &self.method {
+            DotMethod::Gemm(_, widths) => widths[1][widths[0].len().min(widths[1].len()) - 1].name(),
+            DotMethod::Depthwise(_) => self.kernels.depthwise().last().map_or("", |kernel| kernel.name()),
+        }
     }
 
     /// Packs W. `value` gives an element without its zero point, by its output channel and its place in W.
     pub(crate) fn pack(&self, value: impl Fn(usize, usize) -> i32, packed: &mut [i32]) {
-        let ChannelWeights { rows, channels, taps, k: blocks, .. } = self.weights;
+        match &self.method {
+            DotMethod::Gemm(weights, _) => self.pack_panels(weights, value, packed),
+            DotMethod::Depthwise(channels) => {
+                let geometry = &self.tiling.geometry;
+                pack_blocks(geometry, channels, |m, index| pair([value(m, index), 0]), packed);
+            }
+        }
+    }
+
+    fn pack_panels(&self, weights: &ChannelWeights, value: impl Fn(usize, usize) -> i32, packed: &mut [i32]) {
+        let ChannelWeights { rows, channels, taps, k: blocks, .. } = *weights;
         let (geometry, unit) = (&self.tiling.geometry, self.kernels.unit());
-        let (of_group, steps, nr) = (geometry.in_channels_per_group(), self.weights.steps(), self.weights.nr());
-        if self.weights.group_len() == 0 {
+        let (of_group, steps, nr) = (geometry.in_channels_per_group(), weights.steps(), weights.nr());
+        if weights.group_len() == 0 {
             return;
         }
         let order = StepOrder { channels, taps, block: blocks.size() };
-        for (group, packed) in packed.chunks_exact_mut(self.weights.group_len()).enumerate() {
+        for (group, packed) in packed.chunks_exact_mut(weights.group_len()).enumerate() {
             for (p, panel) in packed.chunks_mut(nr * steps).enumerate() {
                 let (width, first) = (panel.len() / steps, p * nr);
                 for (k, step) in panel.chunks_exact_mut(width).enumerate() {
@@ -135,8 +204,8 @@ impl DotGemm {
                         };
                         let first = u * unit.channels();
                         *packed = match unit {
-                            Unit::Pairs => pair([of_channel(first), of_channel(first + 1)]),
                             Unit::Bytes => bytes([0, 1, 2, 3].map(|i| of_channel(first + i) as u8)),
+                            Unit::One | Unit::Pairs => pair([of_channel(first), of_channel(first + 1)]),
                         };
                     }
                 }
@@ -152,62 +221,65 @@ impl DotGemm {
         scratch: &mut [Line],
     ) {
         let Part { columns, panels, .. } = self.split.part(task);
-        let (weights, tiling) = (&self.weights, &self.tiling);
+        let tiling = &self.tiling;
         let mut arena = Arena::new(scratch);
-        let x = Units { isa: self.isa, x: io.x, zero: io.x_zero, unit: self.kernels.unit() };
+        let x = Units { isa: self.isa, x: io.x, zero: io.x_zero, unit: self.unit() };
         let strides = tiling.geometry.input_strides();
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
-        let (sums, rows, finished) = (arena.get(self.sums), arena.get(self.rows), arena.get(self.finished));
-        let (c, count) = (tiling.geometry.in_channels_per_group(), weights.count());
-        for group in panels.start / count..panels.end.div_ceil(count) {
-            let x = chunk.read(&x, &(group * c..(group + 1) * c), &mut copy);
-            let panels = panels.start.max(group * count)..panels.end.min((group + 1) * count);
-            chunk.for_each_batch(self.group, |batch| {
-                for panel in panels.clone() {
-                    for tiles in batch.iter().flatten() {
-                        self.multiply((&chunk, tiles, x), io.weights, (group, panel % count), sums);
-                        self.store(io, tiles, (group, panel % count), (sums, rows, finished));
+        let sums = arena.get(self.sums);
+        let mut scratch = (arena.get(self.rows), arena.get(self.finished));
+        match &self.method {
+            DotMethod::Gemm(weights, widths) => {
+                let (c, count) = (tiling.geometry.in_channels_per_group(), weights.count());
+                for group in panels.start / count..panels.end.div_ceil(count) {
+                    let x = chunk.read(&x, &(group * c..(group + 1) * c), &mut copy);
+                    let panels = panels.start.max(group * count)..panels.end.min((group + 1) * count);
+                    chunk.for_each_batch(self.group, |batch| {
+                        for panel in panels.clone() {
+                            for tiles in batch.iter().flatten() {
+                                let panel = (group, panel % count);
+                                let nr = multiply((weights, widths), (&chunk, tiles, x), io.weights, panel, sums);
+                                let channels =
+                                    weights.outputs_of(&(group * count + panel.1..group * count + panel.1 + 1));
+                                let place = PixelPlace { channels, ..tiles.place.clone() };
+                                self.store(io, &place, (sums, nr), &mut scratch);
+                            }
+                        }
+                    });
+                }
+            }
+            DotMethod::Depthwise(blocks) => {
+                let taps = tiling.geometry.kernel_volume();
+                for block in panels {
+                    let channels = blocks.range(block);
+                    let x = chunk.read(&x, &channels, &mut copy);
+                    let (len, weights) = (channels.len(), &io.weights[channels.start * taps..channels.end * taps]);
+                    let epilogue = kept_sums(chunk.zeros);
+                    for tiles in chunk.row_groups(self.group) {
+                        let mut kept = Dest::from_slice(&mut *sums);
+                        chunk.for_each_height(&tiles, (x, len), |pixels, x| {
+                            let kernel = &self.kernels.depthwise()[pixels - 1];
+                            kernel.run(x, (weights, 1), &mut kept, len, &epilogue);
+                        });
+                        let place = PixelPlace { channels: channels.clone(), ..tiles.place.clone() };
+                        self.store(io, &place, (sums, len), &mut scratch);
                     }
                 }
-            });
+            }
         }
     }
 
-    /// Multiplies panel `p` of a group by some tiles of a chunk.
-    fn multiply(
-        &self,
-        (chunk, tiles, x): (&PixelChunk<'_, i32>, &TileGroup<'_>, &[i32]),
-        packed: &[i32],
-        (group, p): (usize, usize),
-        sums: &mut [i32],
-    ) {
-        let weights = &self.weights;
-        let rows = weights.rows_of(&(p..p + 1));
-        let (nr, is_narrow) = weights.panels.panel(rows.len());
-        let (k, step) = (weights.steps(), weights.taps * nr);
-        let panel = &weights.of_group(packed, group)[rows.start * k..][..nr * k];
-        let kernel = &self.widths[usize::from(!is_narrow)][tiles.pixels - 1];
-        for block in weights.k.iter() {
-            // Without pixels in X, all taps read padding.
-            let x = x.get(block.start + tiles.offset..).filter(|x| !x.is_empty()).unwrap_or(chunk.zeros);
-            let x = PixelInput { x, zeros: chunk.zeros, channels: block.len() * chunk.joined(), taps: tiles.taps };
-            kernel.partial(&x, &panel[block.start * step..block.end * step], sums, block.start > 0);
-        }
-    }
-
-    /// Requantises the sums of some tiles, and stores them.
+    /// Requantises sums, whose pixels are `pitch` elements apart, and stores them.
     fn store<X, Y: Output + bytemuck::Pod>(
         &self,
         io: &DotIo<'_, X, Y>,
-        tiles: &TileGroup<'_>,
-        (group, p): (usize, usize),
-        (sums, rows, finished): (&[i32], &mut [i32], &mut [u32]),
+        place: &PixelPlace,
+        (sums, pitch): (&[i32], usize),
+        (rows, finished): &mut (&mut [i32], &mut [u32]),
     ) {
-        let of_group = self.weights.rows_of(&(p..p + 1));
-        let nr = self.weights.panels.panel(of_group.len()).0;
-        let channels = group * self.weights.rows + of_group.start..group * self.weights.rows + of_group.end;
-        let (m, strides) = (channels.len(), self.tiling.geometry.output_strides());
-        let PixelPlace { layout, positions, pixel, step, count, .. } = tiles.place;
+        let strides = self.tiling.geometry.output_strides();
+        let PixelPlace { layout, positions, pixel, step, count, ref channels } = *place;
+        let m = channels.len();
         let requantise = |by_rows: bool| Requantise {
             add: &io.requantise.add[channels.clone()],
             scale: &io.requantise.scale[channels.clone()],
@@ -217,12 +289,12 @@ impl DotGemm {
         if layout == Layout::ChannelsLast {
             let (at, ld) = (pixel * strides.position + channels.start, step * strides.position);
             let mut y = io.y.dest(at, [Stores::row(at, m).times(count, ld)]);
-            return self.kernels.finish(&requantise(false), (sums, nr), (count, m), (&mut y, ld));
+            return self.kernels.finish(&requantise(false), (sums, pitch), (count, m), (&mut y, ld));
         }
         let rows = &mut rows[..m * count];
         // The transposition moves 32 bits, whatever they mean.
         let as_f32: &mut [f32] = bytemuck::cast_slice_mut(rows);
-        transpose(self.isa, (count, m), (bytemuck::cast_slice(sums), nr), (as_f32, count));
+        transpose(self.isa, (count, m), (bytemuck::cast_slice(sums), pitch), (as_f32, count));
         let at = strides.at(pixel / positions, channels.start, pixel % positions);
         if step == 1 {
             let mut y = io.y.dest(at, [Stores::row(at, count).times(m, strides.channel)]);
@@ -237,14 +309,40 @@ impl DotGemm {
     }
 }
 
-impl Split for DotGemm {
+/// Multiplies panel `p` of a group by some tiles of a chunk. Returns the width of the panel.
+fn multiply(
+    (weights, widths): (&ChannelWeights, &[&'static [PixelKernel<i32>]; 2]),
+    (chunk, tiles, x): (&PixelChunk<'_, i32>, &TileGroup<'_>, &[i32]),
+    packed: &[i32],
+    (group, p): (usize, usize),
+    sums: &mut [i32],
+) -> usize {
+    let rows = weights.rows_of(&(p..p + 1));
+    let (nr, is_narrow) = weights.panels.panel(rows.len());
+    let (k, step) = (weights.steps(), weights.taps * nr);
+    let panel = &weights.of_group(packed, group)[rows.start * k..][..nr * k];
+    let kernel = &widths[usize::from(!is_narrow)][tiles.pixels - 1];
+    for block in weights.k.iter() {
+        // Without pixels in X, all taps read padding.
+        let x = x.get(block.start + tiles.offset..).filter(|x| !x.is_empty()).unwrap_or(chunk.zeros);
+        let x = PixelInput { x, zeros: chunk.zeros, channels: block.len() * chunk.joined(), taps: tiles.taps };
+        kernel.partial(&x, &panel[block.start * step..block.end * step], sums, block.start > 0);
+    }
+    nr
+}
+
+impl Split for DotLayer {
     fn tasks(&self) -> usize {
         self.split.tasks()
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let Part { columns, panels, .. } = self.split.part(task);
-        self.tiling.patches((columns, &self.weights.outputs_of(&panels)), patch);
+        let channels = match &self.method {
+            DotMethod::Gemm(weights, _) => weights.outputs_of(&panels),
+            DotMethod::Depthwise(blocks) => blocks.range(panels.start).start..blocks.range(panels.end - 1).end,
+        };
+        self.tiling.patches((columns, &channels), patch);
     }
 }
 
@@ -270,6 +368,11 @@ impl<X: Byte> Units<'_, X> {
     fn copy(&self, x: &[X], to: &mut [i32]) {
         let zero = self.zero.value();
         match self.unit {
+            Unit::One => {
+                for (to, x) in to.iter_mut().zip(x) {
+                    *to = x.value() - zero;
+                }
+            }
             Unit::Pairs => {
                 let (pairs, rest) = x.as_chunks();
                 for (to, [low, high]) in to.iter_mut().zip(pairs) {
@@ -301,13 +404,13 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
 
     fn padding(&self) -> i32 {
         match self.unit {
-            Unit::Pairs => 0,
+            Unit::One | Unit::Pairs => 0,
             Unit::Bytes => bytes([self.zero.unsigned(); 4]),
         }
     }
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
-        if x_pixel == channels && channels.is_multiple_of(self.unit.channels()) {
+        if x_pixel == channels && channels == pixel * self.unit.channels() {
             return self.copy(&self.x[first..][..to.len() * self.unit.channels()], to);
         }
         for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
@@ -322,9 +425,11 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
         (to, pixel): (&mut [i32], usize),
         widened: &mut [i32],
     ) {
+        // A pixel may have room for more.
         let (pixels, of_unit) = (to.len() / pixel, self.unit.channels());
+        let count = channels.div_ceil(of_unit);
         let row = |c: usize| &self.x[first + c * x_channel..][..pixels];
-        let units = if pixel == 1 { &mut *to } else { &mut widened[..pixels * pixel] };
+        let units = if pixel == 1 { &mut *to } else { &mut widened[..pixels * count] };
         let zero = self.zero.value();
         for (u, units) in units.chunks_exact_mut(pixels).enumerate() {
             let channels = u * of_unit..channels.min((u + 1) * of_unit);
@@ -334,7 +439,7 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
                         *unit = pair([low.value() - zero, high.value() - zero]);
                     }
                 }
-                (Unit::Pairs, _) => {
+                (Unit::One | Unit::Pairs, _) => {
                     for (unit, low) in units.iter_mut().zip(row(channels.start)) {
                         *unit = pair([low.value() - zero, 0]);
                     }
@@ -351,13 +456,15 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
         }
         if pixel > 1 {
             // The transposition moves 32 bits, whatever they mean.
-            let size = (pixel, pixels);
+            let size = (count, pixels);
             let (from, to): (&[f32], &mut [f32]) = (bytemuck::cast_slice(widened), bytemuck::cast_slice_mut(to));
             transpose(self.isa, size, (from, pixels), (to, pixel));
         }
     }
 
-    fn repeat(&self, _: &[i32], _: usize, _: &mut [i32]) {
-        unreachable!("channels are not repeated")
+    fn repeat(&self, copy: &[i32], repeats: usize, repeated: &mut [i32]) {
+        for (repeated, value) in repeated.chunks_exact_mut(repeats).zip(copy) {
+            repeated.fill(*value);
+        }
     }
 }

@@ -51,6 +51,7 @@ crate::generic::kernels! {
 crate::dot::kernels! {
     mod of_pairs: crate::Isa::Neon, #[target_feature(enable = "neon")], Pairs in Pairs4, split 4;
     "i16": 4 x [1 2 3 4 5 6 7 8 9], 8 x [1 2 3 4 5 6 7 8 9];
+    dw: 8 x [1 2 3 4 5 6 7];
 }
 
 /// Runs a streaming pass. Every target that this module is compiled for has NEON. The function is

@@ -98,6 +98,12 @@ macro_rules! sums {
         const REGISTERS: usize = $registers;
         const SCALARS: usize = $scalars;
         crate::registers::sums!($elem by $ops: $($r)+);
+
+        #[inline(always)]
+        fn mul_add(self, b: Self, c: Self) -> Self {
+            // SAFETY: a vector is the proof of the ISA.
+            unsafe { Self($($ops::fma(c.$r, self.$r, b.$r)),+) }
+        }
     };
 }
 
@@ -109,12 +115,6 @@ macro_rules! vector {
         type Mask = Window<$registers>;
         const REGISTER_FILE: usize = 32;
         crate::registers::lane_wise!($elem by $ops: $($r)+);
-
-        #[inline(always)]
-        fn mul_add(self, b: Self, c: Self) -> Self {
-            // SAFETY: a vector is the proof of the ISA.
-            unsafe { Self($($ops::fma(c.$r, self.$r, b.$r)),+) }
-        }
 
         #[inline(always)]
         fn or_if_negative(self, b: Self) -> Self {
@@ -204,21 +204,6 @@ impl Accumulator for F32x4 {
             })
         }
     }
-}
-
-impl Simd for F32x4 {
-    vector!(f32 by ps: 1: 0);
-
-    #[inline(always)]
-    unsafe fn permute(self, words: *const u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory.
-        unsafe {
-            // The bytes of word i are 4 * i to 4 * i + 3.
-            let bytes = vmlaq_n_u32(vdupq_n_u32(0x0302_0100), vld1q_u32(words), 0x0404_0404);
-            let x = vreinterpretq_u8_f32(self.0);
-            Self(vreinterpretq_f32_u8(vqtbl1q_u8(x, vreinterpretq_u8_u32(bytes))))
-        }
-    }
 
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
@@ -249,6 +234,21 @@ impl Simd for F32x4 {
                 }
                 _ => vst1q_f32(p, self.0),
             }
+        }
+    }
+}
+
+impl Simd for F32x4 {
+    vector!(f32 by ps: 1: 0);
+
+    #[inline(always)]
+    unsafe fn permute(self, words: *const u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            // The bytes of word i are 4 * i to 4 * i + 3.
+            let bytes = vmlaq_n_u32(vdupq_n_u32(0x0302_0100), vld1q_u32(words), 0x0404_0404);
+            let x = vreinterpretq_u8_f32(self.0);
+            Self(vreinterpretq_f32_u8(vqtbl1q_u8(x, vreinterpretq_u8_u32(bytes))))
         }
     }
 
@@ -361,10 +361,6 @@ impl Accumulator for F64x4 {
             }
         }
     }
-}
-
-impl Simd for F64x4 {
-    vector!(f64 by pd: 2: 0 1);
 
     #[inline(always)]
     unsafe fn load_first(p: *const f64, n: usize) -> Self {
@@ -388,6 +384,10 @@ impl Simd for F64x4 {
             }
         }
     }
+}
+
+impl Simd for F64x4 {
+    vector!(f64 by pd: 2: 0 1);
 
     #[inline(always)]
     fn is_finite(self) -> bool {
@@ -474,7 +474,8 @@ pub(crate) struct Pairs4(int32x4_t);
 /// The operations on sums of 32 bits.
 mod s32 {
     pub(super) use core::arch::aarch64::{
-        vaddq_s32 as add, vdupq_n_s32 as splat, vld1q_s32 as load, vst1q_s32 as store,
+        vaddq_s32 as add, vdupq_n_s32 as splat, vld1q_s32 as load, vmaxq_s32 as max, vminq_s32 as min,
+        vst1q_s32 as store,
     };
 }
 
@@ -503,6 +504,29 @@ impl Accumulator for Pairs4 {
                 0 => vmlal_high_lane_s16::<1>(vmlal_lane_s16::<0>(c.0, first, scalars), units, scalars),
                 _ => vmlal_high_lane_s16::<3>(vmlal_lane_s16::<2>(c.0, first, scalars), units, scalars),
             })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const i32, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA, and of n elements. The loads move 32 bits, whatever they mean.
+        unsafe { Self(vreinterpretq_s32_f32(F32x4::load_first(p.cast(), n).0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut i32, n: usize) {
+        // SAFETY: as in `load_first`.
+        unsafe { F32x4(vreinterpretq_f32_s32(self.0)).store_first(p.cast(), n) }
+    }
+
+    /// The values of a unit are neighbours here.
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
+        unsafe {
+            let (x, w) = (vreinterpretq_s16_s32(self.0), vreinterpretq_s16_s32(b.0));
+            let (low, high) = (vmull_s16(vget_low_s16(x), vget_low_s16(w)), vmull_high_s16(x, w));
+            Self(vaddq_s32(c.0, vpaddq_s32(low, high)))
         }
     }
 }

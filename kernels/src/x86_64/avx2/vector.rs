@@ -167,6 +167,23 @@ mod pd {
     }
 }
 
+/// Partial vectors, by the operations of the module `$ops`.
+macro_rules! partial {
+    ($elem:ident by $ops:ident) => {
+        #[inline(always)]
+        unsafe fn load_first(p: *const $elem, n: usize) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::maskload(p, first(words_of::<$elem>() * n))) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_first(self, p: *mut $elem, n: usize) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { store_words($ops::to_words(self.0), p.cast(), words_of::<$elem>() * n) }
+        }
+    };
+}
+
 /// What both types have in common, by the operations of the module `$ops`.
 macro_rules! vector {
     ($elem:ident by $ops:ident) => {
@@ -178,18 +195,6 @@ macro_rules! vector {
         unsafe fn permute(self, words: *const u32) -> Self {
             // SAFETY: the caller's promise of ISA and memory.
             unsafe { Self($ops::permute_words(self.0, _mm256_loadu_si256(words.cast()))) }
-        }
-
-        #[inline(always)]
-        unsafe fn load_first(p: *const $elem, n: usize) -> Self {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { Self($ops::maskload(p, first(words_of::<$elem>() * n))) }
-        }
-
-        #[inline(always)]
-        unsafe fn store_first(self, p: *mut $elem, n: usize) {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { store_words($ops::to_words(self.0), p.cast(), words_of::<$elem>() * n) }
         }
 
         #[inline(always)]
@@ -382,7 +387,10 @@ crate::x86_64::dot_products!(Pairs8: 8 by epi32, |units, scalars, sums| {
 /// The operations on sums of 32 bits.
 mod epi32 {
     use core::arch::x86_64::*;
-    pub(super) use core::arch::x86_64::{_mm256_add_epi32 as add, _mm256_set1_epi32 as splat};
+    pub(super) use core::arch::x86_64::{
+        _mm256_add_epi32 as add, _mm256_castsi256_ps as to_words, _mm256_maskload_epi32 as maskload,
+        _mm256_max_epi32 as max, _mm256_min_epi32 as min, _mm256_set1_epi32 as splat,
+    };
 
     /// # Safety
     /// CPU: AVX2. Memory: `p` is readable for 8 elements.

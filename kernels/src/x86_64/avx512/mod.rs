@@ -58,6 +58,7 @@ crate::dot::kernels! {
     mod of_pairs: crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
     Pairs in Pairs16;
     "i16": 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13];
+    dw: 32 x [1 2 3 4 5 6 7 8];
 }
 
 crate::dot::kernels! {

@@ -96,13 +96,31 @@ mod pd {
     super::indices!(i64, 8);
 }
 
+/// Partial vectors, by the operations of the module `$ops`.
+macro_rules! partial {
+    ($elem:ident by $ops:ident) => {
+        const MASKS: bool = true;
+
+        #[inline(always)]
+        unsafe fn load_first(p: *const $elem, n: usize) -> Self {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { Self($ops::maskz_loadu(first_lanes(n) as $ops::Mask, p)) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_first(self, p: *mut $elem, n: usize) {
+            // SAFETY: the caller's promise of ISA and memory.
+            unsafe { $ops::mask_storeu(p, first_lanes(n) as $ops::Mask, self.0) }
+        }
+    };
+}
+
 /// What both types have in common, by the operations of the module `$ops`.
 macro_rules! vector {
     ($elem:ident x $lanes:literal by $ops:ident) => {
         type Lanes = $ops::Mask;
         type Mask = $ops::Mask;
         const REGISTER_FILE: usize = 32;
-        const MASKS: bool = true;
         common!($elem by $ops);
 
         #[inline(always)]
@@ -112,12 +130,6 @@ macro_rules! vector {
                 let words = _mm512_loadu_si512(words.cast());
                 Self($ops::from_bits(_mm512_permutexvar_epi32(words, $ops::to_bits(self.0))))
             }
-        }
-
-        #[inline(always)]
-        unsafe fn store_first(self, p: *mut $elem, n: usize) {
-            // SAFETY: the caller's promise of ISA and memory.
-            unsafe { $ops::mask_storeu(p, first_lanes(n) as $ops::Mask, self.0) }
         }
 
         #[inline(always)]
@@ -334,6 +346,8 @@ crate::x86_64::dot_products!(Bytes16: 16 by epi32, |units, scalars, sums| _mm512
 /// The operations on sums of 32 bits.
 mod epi32 {
     pub(super) use core::arch::x86_64::{
-        _mm512_add_epi32 as add, _mm512_loadu_epi32 as load, _mm512_set1_epi32 as splat, _mm512_storeu_epi32 as store,
+        __mmask16 as Mask, _mm512_add_epi32 as add, _mm512_loadu_epi32 as load,
+        _mm512_mask_storeu_epi32 as mask_storeu, _mm512_maskz_loadu_epi32 as maskz_loadu, _mm512_max_epi32 as max,
+        _mm512_min_epi32 as min, _mm512_set1_epi32 as splat, _mm512_storeu_epi32 as store,
     };
 }
