@@ -8,6 +8,7 @@ use core::marker::PhantomData;
 
 use bytemuck::Pod;
 use convoke_kernels::Isa;
+pub use convoke_kernels::dot::Byte;
 use convoke_kernels::dot::{self, Requantise, Unit, dot_kernels};
 
 use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer};
@@ -23,18 +24,6 @@ use crate::{Geometry, Op, Operator, Planner};
 const SERIAL_MACS: u128 = 1 << 18;
 /// The largest difference of a byte and a zero point.
 const MOST_DIFFERENCE: i64 = 255;
-
-/// A type of quantised values: `u8` or `i8`. The trait is sealed.
-pub trait Byte: Pod + Send + Sync + sealed::Sealed + fmt::Debug + 'static {
-    /// The zero point of symmetric weights.
-    #[doc(hidden)]
-    const CENTRE: i32;
-    #[doc(hidden)]
-    fn value(self) -> i32;
-    /// The value plus the constant that makes all values of the type unsigned.
-    #[doc(hidden)]
-    fn unsigned(self) -> u8;
-}
 
 /// A type of outputs: `u8` or `i8` of QLinearConv, `i32` of ConvInteger, or `f32` where `DequantizeLinear` follows. The
 /// trait is sealed.
@@ -59,30 +48,6 @@ macro_rules! types {
     )+};
 }
 types!(u8: i32::from; i8: i32::from; i32: |_| 0; f32: |_| 0;);
-
-impl Byte for u8 {
-    const CENTRE: i32 = 128;
-
-    fn value(self) -> i32 {
-        i32::from(self)
-    }
-
-    fn unsigned(self) -> u8 {
-        self
-    }
-}
-
-impl Byte for i8 {
-    const CENTRE: i32 = 0;
-
-    fn value(self) -> i32 {
-        i32::from(self)
-    }
-
-    fn unsigned(self) -> u8 {
-        self as u8 ^ 0x80
-    }
-}
 
 /// Scales and zero points, by ONNX's names.
 ///

@@ -57,7 +57,7 @@ pub struct DotKernels {
     pub(crate) depthwise: &'static [DepthwisePixelKernel<i32>],
     /// Lanes of a vector whose first values come before their second ones; 0 where the values of a unit are neighbours.
     pub(crate) split_lanes: usize,
-    pub(crate) requantise: Code<RequantiseCode>,
+    pub(crate) passes: Code<DotPasses>,
 }
 
 impl DotKernels {
@@ -95,6 +95,44 @@ impl DotKernels {
         }
     }
 
+    /// Makes units of `channels` neighbouring channels of pixels. Those of X are `x_pixel` elements apart, and those of
+    /// units `pixel`, of which the last one has all. Values of the last unit of a pixel that there are not become zero.
+    ///
+    /// # Panics
+    /// If X is too short, or units do not fit their pixels.
+    pub fn units_of_pixels<X: Byte>(
+        &self,
+        unit: Unit,
+        (x, x_pixel, channels): (&[X], usize, usize),
+        zero: X,
+        (to, pixel): (&mut [i32], usize),
+    ) {
+        assert!(channels.div_ceil(unit.channels()) <= pixel, "the units do not fit a pixel");
+        let pixels = to.len() / pixel.max(1);
+        assert!(end(pixels, x_pixel, channels) <= x.len(), "X is too short");
+        // SAFETY: the code is that of this CPU.
+        unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(unit, (x, x_pixel, channels), zero.value(), (to, pixel)) };
+    }
+
+    /// Makes units of the rows of neighbouring channels: the first ones that `unit` has, or fewer. The values of others
+    /// become zero.
+    ///
+    /// # Panics
+    /// If a row is shorter than there are units.
+    pub fn units_of_rows<'a, X: Byte>(
+        &self,
+        unit: Unit,
+        channels: impl ExactSizeIterator<Item = &'a [X]>,
+        zero: X,
+        to: &mut [i32],
+    ) {
+        assert!((1..=unit.channels()).contains(&channels.len()), "a unit has other numbers of channels");
+        let (len, mut rows) = (to.len(), [&[][..]; MOST_CHANNELS]);
+        rows.iter_mut().zip(channels).for_each(|(row, channel)| *row = &channel[..len]);
+        // SAFETY: the code is that of this CPU.
+        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)(unit, rows, zero.value(), to) };
+    }
+
     /// Finishes `rows` rows of sums, `sums_ld` apart, as [`Requantise`] says. Row i goes to `y[i * ld..]`.
     ///
     /// # Panics
@@ -117,7 +155,7 @@ impl DotKernels {
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
         let (sums, y) = (sums.as_ptr(), y.as_mut_ptr());
         let args = RequantiseArgs { rows, len, sums, sums_ld, add: add.as_ptr(), scale: scale.as_ptr(), zero, y, ld };
-        let code = self.requantise.on_this_cpu();
+        let code = self.passes.on_this_cpu();
         // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
     }
@@ -125,7 +163,7 @@ impl DotKernels {
 
 impl fmt::Debug for DotKernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.unit, self.requantise.isa())
+        write!(f, "{} ({})", self.unit, self.passes.isa())
     }
 }
 
@@ -139,6 +177,9 @@ pub fn kept_sums(zeros: &[i32]) -> PixelEpilogue<'_, i32> {
     let activation = ActivationKernel { f: nothing, activation: Activation::Clamp(i32::LEAST, i32::MOST) };
     PixelEpilogue { bias: zeros, residual: Residual::NONE, residual_ld: 0, activation }
 }
+
+/// Channels of a unit, at most.
+const MOST_CHANNELS: usize = 4;
 
 /// Lanes of a vector whose values are split, at most.
 const MOST_SPLIT_LANES: usize = 4;
@@ -176,9 +217,18 @@ pub(crate) struct RequantiseArgs<O> {
 /// A pass, with channels along columns and along rows.
 type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<O>); 2];
 
+/// Passes that make units of bytes, from pixels and from rows of channels.
+#[derive(Clone, Copy)]
+pub(crate) struct UnitFns<X> {
+    pub(crate) pixels: unsafe fn(Unit, (&[X], usize, usize), i32, (&mut [i32], usize)),
+    pub(crate) rows: unsafe fn(Unit, [&[X]; MOST_CHANNELS], i32, &mut [i32]),
+}
+
 /// The passes of an ISA.
 #[derive(Clone, Copy)]
-pub(crate) struct RequantiseCode {
+pub(crate) struct DotPasses {
+    pub(crate) of_u8: UnitFns<u8>,
+    pub(crate) of_i8: UnitFns<i8>,
     pub(crate) u8: RequantiseFns<u8>,
     pub(crate) i8: RequantiseFns<i8>,
     pub(crate) i32: RequantiseFns<i32>,
@@ -186,17 +236,62 @@ pub(crate) struct RequantiseCode {
 }
 
 pub(crate) mod sealed {
-    use super::{RequantiseCode, RequantiseFns};
+    use super::{DotPasses, RequantiseFns, UnitFns};
+
+    /// The passes for a type of bytes. It is private, and so seals [`Byte`](super::Byte).
+    pub trait Bytes: Copy {
+        #[doc(hidden)]
+        #[expect(private_interfaces, reason = "sealed")]
+        fn fns(code: &DotPasses) -> UnitFns<Self>;
+    }
 
     /// What the passes do with one sum. It is private, and so seals [`Output`](super::Output).
     pub trait Finish: Copy {
         #[doc(hidden)]
         #[expect(private_interfaces, reason = "sealed")]
-        fn code(code: &RequantiseCode) -> RequantiseFns<Self>;
+        fn code(code: &DotPasses) -> RequantiseFns<Self>;
         #[doc(hidden)]
         fn finish(sum: i32, scale: f32, zero: i32) -> Self;
     }
 }
+
+/// A type of quantised values: `u8` or `i8`. The trait is sealed.
+pub trait Byte: sealed::Bytes + Send + Sync + fmt::Debug + 'static {
+    /// The zero point of symmetric weights.
+    const CENTRE: i32;
+
+    /// The number.
+    fn value(self) -> i32;
+    /// The number plus the constant that makes all numbers of the type unsigned.
+    fn unsigned(self) -> u8;
+}
+
+macro_rules! byte {
+    ($t:ident, $of:ident: centre $centre:literal, flip $flip:literal) => {
+        impl sealed::Bytes for $t {
+            #[expect(private_interfaces, reason = "sealed")]
+            fn fns(code: &DotPasses) -> UnitFns<Self> {
+                code.$of
+            }
+        }
+
+        impl Byte for $t {
+            const CENTRE: i32 = $centre;
+
+            #[inline(always)]
+            fn value(self) -> i32 {
+                i32::from(self)
+            }
+
+            #[inline(always)]
+            fn unsigned(self) -> u8 {
+                self as u8 ^ $flip
+            }
+        }
+    };
+}
+byte!(u8, of_u8: centre 128, flip 0);
+byte!(i8, of_i8: centre 0, flip 0x80);
 
 /// A type of outputs: `u8`, `i8`, `i32` or `f32`. The trait is sealed.
 pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
@@ -209,7 +304,7 @@ macro_rules! output {
     ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr) => {
         impl sealed::Finish for $t {
             #[expect(private_interfaces, reason = "sealed")]
-            fn code(code: &RequantiseCode) -> RequantiseFns<Self> {
+            fn code(code: &DotPasses) -> RequantiseFns<Self> {
                 code.$t
             }
 
@@ -236,6 +331,118 @@ output!(byte u8);
 output!(byte i8);
 output!(i32: |sum, _scale, _zero| sum);
 output!(f32: |sum, scale, _zero| sum as f32 * scale);
+
+/// Two values of 16 bits.
+#[inline(always)]
+pub const fn pair([low, high]: [i32; 2]) -> i32 {
+    (low & 0xffff) | high << 16
+}
+
+/// Four bytes.
+#[inline(always)]
+pub const fn four(bytes: [u8; 4]) -> i32 {
+    i32::from_le_bytes(bytes)
+}
+
+/// As [`DotKernels::units_of_pixels`].
+#[inline(always)]
+pub(crate) fn units_of_pixels<X: Byte>(
+    unit: Unit,
+    (x, x_pixel, channels): (&[X], usize, usize),
+    zero: i32,
+    (to, pixel): (&mut [i32], usize),
+) {
+    // Pixels without a gap are like one.
+    if x_pixel == channels && channels == pixel * unit.channels() {
+        return units_of_channels(unit, &x[..to.len() * unit.channels()], zero, to);
+    }
+    let count = channels.div_ceil(unit.channels());
+    let pixels =
+        to.chunks_exact_mut(pixel).enumerate().map(|(i, to)| (&x[i * x_pixel..][..channels], &mut to[..count]));
+    if channels > FEW_CHANNELS {
+        return pixels.for_each(|(x, to)| units_of_channels(unit, x, zero, to));
+    }
+    let missing = if unit == Unit::Bytes { 0 } else { zero };
+    for (x, to) in pixels {
+        let (mut values, mut unsigned) = ([missing; FEW_CHANNELS], [0; FEW_CHANNELS]);
+        for (i, x) in x.iter().enumerate() {
+            (values[i], unsigned[i]) = (x.value(), x.unsigned());
+        }
+        for (u, to) in to.iter_mut().enumerate() {
+            *to = match unit {
+                Unit::One => values[u] - zero,
+                Unit::Pairs => pair([values[2 * u] - zero, values[2 * u + 1] - zero]),
+                Unit::Bytes => four([0, 1, 2, 3].map(|i| unsigned[4 * u + i])),
+            };
+        }
+    }
+}
+
+/// Channels up to which a pixel is gathered in an array, because loops over vectors would be too short.
+const FEW_CHANNELS: usize = 8;
+
+/// Makes units of neighbouring channels.
+#[inline(always)]
+fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: i32, to: &mut [i32]) {
+    match unit {
+        Unit::One => {
+            for (to, x) in to.iter_mut().zip(x) {
+                *to = x.value() - zero;
+            }
+        }
+        Unit::Pairs => {
+            let (pairs, rest) = x.as_chunks();
+            for (to, [low, high]) in to.iter_mut().zip(pairs) {
+                *to = pair([low.value() - zero, high.value() - zero]);
+            }
+            if let ([last], Some(to)) = (rest, to.last_mut()) {
+                *to = pair([last.value() - zero, 0]);
+            }
+        }
+        Unit::Bytes => {
+            let (fours, rest) = x.as_chunks();
+            for (to, bytes) in to.iter_mut().zip(fours) {
+                *to = four(bytes.map(X::unsigned));
+            }
+            if let (false, Some(to)) = (rest.is_empty(), to.last_mut()) {
+                let mut bytes = [0; 4];
+                bytes.iter_mut().zip(rest).for_each(|(to, x)| *to = x.unsigned());
+                *to = four(bytes);
+            }
+        }
+    }
+}
+
+/// As [`DotKernels::units_of_rows`]. Rows that are missing are empty.
+#[inline(always)]
+pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [&[X]; MOST_CHANNELS], zero: i32, to: &mut [i32]) {
+    let [a, b, c, d] = rows;
+    match unit {
+        Unit::Pairs if !b.is_empty() => {
+            for ((to, low), high) in to.iter_mut().zip(a).zip(b) {
+                *to = pair([low.value() - zero, high.value() - zero]);
+            }
+        }
+        Unit::One | Unit::Pairs => {
+            for (to, low) in to.iter_mut().zip(a) {
+                *to = if unit == Unit::One { low.value() - zero } else { pair([low.value() - zero, 0]) };
+            }
+        }
+        Unit::Bytes if !d.is_empty() => {
+            for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *to = four([a.unsigned(), b.unsigned(), c.unsigned(), d.unsigned()]);
+            }
+        }
+        Unit::Bytes => {
+            to.fill(0);
+            for (i, row) in rows.into_iter().enumerate() {
+                for (to, x) in to.iter_mut().zip(row) {
+                    *to |= i32::from(x.unsigned()) << (8 * i);
+                }
+            }
+        }
+    }
+}
 
 /// Finishes rows of sums whose columns are channels.
 ///
@@ -286,7 +493,7 @@ macro_rules! kernels {
     ) => {
         pub(crate) mod $module {
             use super::vector::$vector as V;
-            use crate::dot::{DotKernels, RequantiseArgs, RequantiseCode, Unit, by_columns, by_rows};
+            use crate::dot::{DotKernels, DotPasses, RequantiseArgs, Unit, UnitFns, by_columns, by_rows};
             use crate::isa::Code;
             use crate::simd::Accumulator;
 
@@ -329,6 +536,25 @@ macro_rules! kernels {
                 }};
             }
 
+            macro_rules! units {
+                ($t:ident) => {{
+                    /// # Safety
+                    /// CPU: the ISA.
+                    #[$attr]
+                    unsafe fn pixels(unit: Unit, x: (&[$t], usize, usize), zero: i32, to: (&mut [i32], usize)) {
+                        crate::dot::units_of_pixels(unit, x, zero, to);
+                    }
+
+                    /// # Safety
+                    /// CPU: the ISA.
+                    #[$attr]
+                    unsafe fn rows(unit: Unit, rows: [&[$t]; 4], zero: i32, to: &mut [i32]) {
+                        crate::dot::units_of_rows(unit, rows, zero, to);
+                    }
+                    UnitFns { pixels, rows }
+                }};
+            }
+
             pub(crate) static KERNELS: DotKernels = DotKernels {
                 unit: Unit::$unit,
                 pixel: &[$($(crate::PixelKernel::new::<V>(
@@ -342,7 +568,9 @@ macro_rules! kernels {
                     pixel_dw::<$dw_mr>,
                 )),+)?],
                 split_lanes: 0 $(+ $lanes)?,
-                requantise: Code::new($isa, RequantiseCode {
+                passes: Code::new($isa, DotPasses {
+                    of_u8: units!(u8),
+                    of_i8: units!(i8),
                     u8: passes!(u8),
                     i8: passes!(i8),
                     i32: passes!(i32),

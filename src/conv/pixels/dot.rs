@@ -7,7 +7,7 @@
 
 use alloc::string::String;
 
-use convoke_kernels::dot::{DotKernels, Output, Requantise, Unit, kept_sums};
+use convoke_kernels::dot::{Byte, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
@@ -25,7 +25,6 @@ use crate::exec::region::{Region, Stores};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::Machine;
-use crate::quantised::Byte;
 use crate::{Geometry, Layout, Op};
 
 /// How a layer of bytes is computed.
@@ -204,7 +203,7 @@ impl DotLayer {
                         };
                         let first = u * unit.channels();
                         *packed = match unit {
-                            Unit::Bytes => bytes([0, 1, 2, 3].map(|i| of_channel(first + i) as u8)),
+                            Unit::Bytes => four([0, 1, 2, 3].map(|i| of_channel(first + i) as u8)),
                             Unit::One | Unit::Pairs => pair([of_channel(first), of_channel(first + 1)]),
                         };
                     }
@@ -223,7 +222,7 @@ impl DotLayer {
         let Part { columns, panels, .. } = self.split.part(task);
         let tiling = &self.tiling;
         let mut arena = Arena::new(scratch);
-        let x = Units { isa: self.isa, x: io.x, zero: io.x_zero, unit: self.unit() };
+        let x = Units { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, unit: self.unit() };
         let strides = tiling.geometry.input_strides();
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
         let sums = arena.get(self.sums);
@@ -349,52 +348,10 @@ impl Split for DotLayer {
 /// Bytes in units.
 struct Units<'a, X> {
     isa: Isa,
+    kernels: &'static DotKernels,
     x: &'a [X],
     zero: X,
     unit: Unit,
-}
-
-/// Two values of 16 bits.
-fn pair([low, high]: [i32; 2]) -> i32 {
-    (low & 0xffff) | high << 16
-}
-
-fn bytes(bytes: [u8; 4]) -> i32 {
-    i32::from_le_bytes(bytes)
-}
-
-impl<X: Byte> Units<'_, X> {
-    /// Copies neighbouring channels.
-    fn copy(&self, x: &[X], to: &mut [i32]) {
-        let zero = self.zero.value();
-        match self.unit {
-            Unit::One => {
-                for (to, x) in to.iter_mut().zip(x) {
-                    *to = x.value() - zero;
-                }
-            }
-            Unit::Pairs => {
-                let (pairs, rest) = x.as_chunks();
-                for (to, [low, high]) in to.iter_mut().zip(pairs) {
-                    *to = pair([low.value() - zero, high.value() - zero]);
-                }
-                if let ([last], Some(to)) = (rest, to.get_mut(pairs.len())) {
-                    *to = pair([last.value() - zero, 0]);
-                }
-            }
-            Unit::Bytes => {
-                let (fours, rest) = x.as_chunks();
-                for (to, four) in to.iter_mut().zip(fours) {
-                    *to = bytes(four.map(X::unsigned));
-                }
-                if let (false, Some(to)) = (rest.is_empty(), to.get_mut(fours.len())) {
-                    let mut four = [0; 4];
-                    four.iter_mut().zip(rest).for_each(|(to, x)| *to = x.unsigned());
-                    *to = bytes(four);
-                }
-            }
-        }
-    }
 }
 
 impl<X: Byte> PixelReader<i32> for Units<'_, X> {
@@ -405,17 +362,13 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
     fn padding(&self) -> i32 {
         match self.unit {
             Unit::One | Unit::Pairs => 0,
-            Unit::Bytes => bytes([self.zero.unsigned(); 4]),
+            Unit::Bytes => four([self.zero.unsigned(); 4]),
         }
     }
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
-        if x_pixel == channels && channels == pixel * self.unit.channels() {
-            return self.copy(&self.x[first..][..to.len() * self.unit.channels()], to);
-        }
-        for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
-            self.copy(&self.x[first + i * x_pixel..][..channels], to);
-        }
+        let Self { kernels, x, zero, unit, .. } = *self;
+        kernels.units_of_pixels(unit, (&x[first..], x_pixel, channels), zero, (to, pixel));
     }
 
     fn rows(
@@ -425,40 +378,17 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
         (to, pixel): (&mut [i32], usize),
         widened: &mut [i32],
     ) {
-        // A pixel may have room for more.
-        let (pixels, of_unit) = (to.len() / pixel, self.unit.channels());
-        let count = channels.div_ceil(of_unit);
-        let row = |c: usize| &self.x[first + c * x_channel..][..pixels];
+        let Self { kernels, x, zero, unit, isa } = *self;
+        let (pixels, of_unit, count) = (to.len() / pixel, unit.channels(), channels.div_ceil(unit.channels()));
         let units = if pixel == 1 { &mut *to } else { &mut widened[..pixels * count] };
-        let zero = self.zero.value();
         for (u, units) in units.chunks_exact_mut(pixels).enumerate() {
-            let channels = u * of_unit..channels.min((u + 1) * of_unit);
-            match (self.unit, channels.len()) {
-                (Unit::Pairs, 2) => {
-                    for ((unit, low), high) in units.iter_mut().zip(row(channels.start)).zip(row(channels.start + 1)) {
-                        *unit = pair([low.value() - zero, high.value() - zero]);
-                    }
-                }
-                (Unit::One | Unit::Pairs, _) => {
-                    for (unit, low) in units.iter_mut().zip(row(channels.start)) {
-                        *unit = pair([low.value() - zero, 0]);
-                    }
-                }
-                (Unit::Bytes, _) => {
-                    units.fill(0);
-                    for (i, c) in channels.enumerate() {
-                        for (unit, x) in units.iter_mut().zip(row(c)) {
-                            *unit |= i32::from(x.unsigned()) << (8 * i);
-                        }
-                    }
-                }
-            }
+            let rows = u * of_unit..channels.min((u + 1) * of_unit);
+            kernels.units_of_rows(unit, rows.map(|c| &x[first + c * x_channel..][..pixels]), zero, units);
         }
         if pixel > 1 {
             // The transposition moves 32 bits, whatever they mean.
-            let size = (count, pixels);
             let (from, to): (&[f32], &mut [f32]) = (bytemuck::cast_slice(widened), bytemuck::cast_slice_mut(to));
-            transpose(self.isa, size, (from, pixels), (to, pixel));
+            transpose(isa, (count, pixels), (from, pixels), (to, pixel));
         }
     }
 
