@@ -48,6 +48,17 @@ impl fmt::Display for Unit {
     }
 }
 
+/// Neighbouring channels of pixels of bytes, which are `pixel` elements apart.
+#[derive(Debug, Clone, Copy)]
+pub struct BytePixels<'a, X> {
+    /// The first channel of the first pixel.
+    pub x: &'a [X],
+    /// Elements from one pixel to the next.
+    pub pixel: usize,
+    /// Channels of a pixel.
+    pub channels: usize,
+}
+
 /// The kernels of an ISA for one kind of unit.
 pub struct DotKernels {
     pub(crate) unit: Unit,
@@ -95,23 +106,22 @@ impl DotKernels {
         }
     }
 
-    /// Makes units of `channels` neighbouring channels of pixels. Those of X are `x_pixel` elements apart, and those of
-    /// units `pixel`, of which the last one has all. Values of the last unit of a pixel that there are not become zero.
+    /// Makes units of pixels, which become `pixel` elements apart. Values of the last unit of a pixel that there are not
+    /// become zero.
     ///
     /// # Panics
     /// If X is too short, or units do not fit their pixels.
     pub fn units_of_pixels<X: Byte>(
         &self,
         unit: Unit,
-        (x, x_pixel, channels): (&[X], usize, usize),
+        x: &BytePixels<'_, X>,
         zero: X,
         (to, pixel): (&mut [i32], usize),
     ) {
-        assert!(channels.div_ceil(unit.channels()) <= pixel, "the units do not fit a pixel");
-        let pixels = to.len() / pixel.max(1);
-        assert!(end(pixels, x_pixel, channels) <= x.len(), "X is too short");
+        assert!(pixel > 0 && x.channels.div_ceil(unit.channels()) <= pixel, "the units do not fit a pixel");
+        assert!(end(to.len() / pixel, x.pixel, x.channels) <= x.x.len(), "X is too short");
         // SAFETY: the code is that of this CPU.
-        unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(unit, (x, x_pixel, channels), zero.value(), (to, pixel)) };
+        unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(unit, x, zero.value(), to, pixel) };
     }
 
     /// Makes units of the rows of neighbouring channels: the first ones that `unit` has, or fewer. The values of others
@@ -220,7 +230,7 @@ type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<O>); 2];
 /// Passes that make units of bytes, from pixels and from rows of channels.
 #[derive(Clone, Copy)]
 pub(crate) struct UnitFns<X> {
-    pub(crate) pixels: unsafe fn(Unit, (&[X], usize, usize), i32, (&mut [i32], usize)),
+    pub(crate) pixels: unsafe fn(Unit, &BytePixels<'_, X>, i32, &mut [i32], usize),
     pub(crate) rows: unsafe fn(Unit, [&[X]; MOST_CHANNELS], i32, &mut [i32]),
 }
 
@@ -348,7 +358,7 @@ pub const fn four(bytes: [u8; 4]) -> i32 {
 #[inline(always)]
 pub(crate) fn units_of_pixels<X: Byte>(
     unit: Unit,
-    (x, x_pixel, channels): (&[X], usize, usize),
+    &BytePixels { x, pixel: x_pixel, channels }: &BytePixels<'_, X>,
     zero: i32,
     (to, pixel): (&mut [i32], usize),
 ) {
@@ -493,7 +503,7 @@ macro_rules! kernels {
     ) => {
         pub(crate) mod $module {
             use super::vector::$vector as V;
-            use crate::dot::{DotKernels, DotPasses, RequantiseArgs, Unit, UnitFns, by_columns, by_rows};
+            use crate::dot::{BytePixels, DotKernels, DotPasses, RequantiseArgs, Unit, UnitFns, by_columns, by_rows};
             use crate::isa::Code;
             use crate::simd::Accumulator;
 
@@ -541,8 +551,8 @@ macro_rules! kernels {
                     /// # Safety
                     /// CPU: the ISA.
                     #[$attr]
-                    unsafe fn pixels(unit: Unit, x: (&[$t], usize, usize), zero: i32, to: (&mut [i32], usize)) {
-                        crate::dot::units_of_pixels(unit, x, zero, to);
+                    unsafe fn pixels(unit: Unit, x: &BytePixels<'_, $t>, zero: i32, to: &mut [i32], pixel: usize) {
+                        crate::dot::units_of_pixels(unit, x, zero, (to, pixel));
                     }
 
                     /// # Safety

@@ -1,7 +1,8 @@
 //! Convolutions of bytes: random layers on every ISA and in all types, against the definition, and refusals.
 
 use convoke::{
-    Byte, Geometry, Isa, Op, Planner, Quantised, QuantisedPlan, QuantisedRun, Scales, Threads, Workspace, reference,
+    Byte, Conv, ErrorKind, Geometry, Isa, Op, Planner, Quantised, QuantisedPlan, QuantisedRun, Scales, Threads,
+    Workspace, reference,
 };
 use proptest::prelude::*;
 
@@ -115,9 +116,9 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
         Zeros::Each => draw.bytes(channels),
     };
     let bias: Option<Vec<i32>> =
-        (seed % 3 > 0).then(|| (0..channels).map(|_| draw.below(200_000) as i32 - 100_000).collect());
+        (!seed.is_multiple_of(3)).then(|| (0..channels).map(|_| draw.below(200_000) as i32 - 100_000).collect());
     let w_scale: Vec<f32> =
-        (0..if seed % 2 == 0 { 1 } else { channels }).map(|_| 0.001 + draw.below(100) as f32 * 1e-4).collect();
+        (0..if seed.is_multiple_of(2) { 1 } else { channels }).map(|_| 0.001 + draw.below(100) as f32 * 1e-4).collect();
     let scales =
         Scales { x_scale: 0.02, x_zero_point: x_zero, w_scale: &w_scale, y_scale: 0.37, y_zero_point: Y::ZERO_POINT };
 
@@ -193,4 +194,117 @@ fn random_layers_of_u8_and_u8_are_exact() {
 #[test]
 fn random_layers_of_i8_and_u8_are_exact() {
     check_random::<i8, u8, f32>();
+}
+
+/// Plans, packs and runs a layer.
+fn run<X: Byte, W: Byte, Y: Expected>(
+    conv: Conv,
+    x_shape: &[usize],
+    (x, w, w_zero_point): (&[X], &[W], &[W]),
+    scales: &Scales<'_, X, Y>,
+) -> Vec<Y> {
+    let plan = Planner::new().plan_quantised::<X, W, Y>(conv, x_shape).unwrap();
+    let weights = plan.pack(w, w_zero_point, None).unwrap();
+    let scaled = weights.scaled(scales).unwrap();
+    let mut y = vec![Y::default(); plan.geometry().output_len()];
+    plan.run(QuantisedRun::new(x, &weights, &scaled, &mut y)).unwrap();
+    y
+}
+
+/// ONNX's test `test_qlinearconv`.
+#[test]
+fn the_vector_of_onnx_for_qlinearconv_is_met() {
+    let x: [u8; 49] = [
+        255, 174, 162, 25, 203, 168, 58, 15, 59, 237, 95, 129, 0, 64, 56, 242, 153, 221, 168, 12, 166, 232, 178, 186,
+        195, 237, 162, 237, 188, 39, 124, 77, 80, 102, 43, 127, 230, 21, 83, 41, 40, 134, 255, 154, 92, 141, 42, 148,
+        247,
+    ];
+    let expected = [
+        0, 81, 93, 230, 52, 87, 197, 240, 196, 18, 160, 126, 255, 191, 199, 13, 102, 34, 87, 243, 89, 23, 77, 69, 60,
+        18, 93, 18, 67, 216, 131, 178, 175, 153, 212, 128, 25, 234, 172, 214, 215, 121, 0, 101, 163, 114, 213, 107, 8,
+    ];
+    let scales = Scales {
+        x_scale: 0.003_692_047,
+        x_zero_point: 132,
+        w_scale: &[0.001_727_945_7],
+        y_scale: 0.001_626_812_6,
+        y_zero_point: 123_u8,
+    };
+    let y = run(Conv::new([1, 1, 1, 1]), &[1, 1, 7, 7], (&x, &[0_u8], &[255]), &scales);
+    assert_eq!(y, expected);
+}
+
+/// ONNX's tests `test_convinteger_without_padding` and `test_convinteger_with_padding`.
+#[test]
+fn the_vectors_of_onnx_for_convinteger_are_met() {
+    let (x, scales) = ([2_u8, 3, 4, 5, 6, 7, 8, 9, 10], Scales::integer(1));
+    let y = run(Conv::new([1, 1, 2, 2]), &[1, 1, 3, 3], (&x, &[1_u8; 4], &[]), &scales);
+    assert_eq!(y, [12, 16, 24, 28]);
+    let padded = Conv::new([2, 1, 2, 2]).pads([1; 4]);
+    let y = run(padded, &[1, 1, 3, 3], (&x, &[1_u8; 8], &[0, 1]), &scales);
+    assert_eq!(y[..16], [1, 3, 5, 3, 5, 12, 16, 9, 11, 24, 28, 15, 7, 15, 17, 9]);
+    assert_eq!(y[16..], [0; 16]);
+}
+
+/// Each pair of products is beyond what 16 bits hold: kernels that add pairs there saturate.
+#[test]
+fn pairs_of_products_do_not_saturate() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let plan = Planner::new().isa(isa).plan_quantised::<u8, i8, i32>(Conv::new([40, 64, 1]), &[1, 64, 30]).unwrap();
+        let weights = plan.pack(&[127; 40 * 64], &[], None).unwrap();
+        let scaled = weights.scaled(&Scales::integer(0)).unwrap();
+        let mut y = [0; 40 * 30];
+        plan.run(QuantisedRun::new(&[255; 64 * 30], &weights, &scaled, &mut y)).unwrap();
+        assert_eq!(y, [64 * 255 * 127; 40 * 30], "{isa}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused_with_its_rule() {
+    let planner = Planner::new();
+    let conv = Conv::new([2, 3, 1]);
+    let plan = planner.plan_quantised::<u8, i8, u8>(conv.clone(), &[1, 3, 5]).unwrap();
+    let message = |error: convoke::Error| (error.kind(), error.to_string());
+    let check = |error: convoke::Error, kind: ErrorKind, text: &str| assert_eq!(message(error), (kind, text.into()));
+
+    let short = plan.pack(&[0; 5], &[], None).unwrap_err();
+    check(short, ErrorKind::BufferLength, "Conv: W has 5 elements, not 6");
+    let zeros = plan.pack(&[0; 6], &[0; 3], None).unwrap_err();
+    check(zeros, ErrorKind::BufferLength, "Conv: w_zero_point has 3 elements, not 2");
+    let bias = plan.pack(&[0; 6], &[], Some(&[0])).unwrap_err();
+    check(bias, ErrorKind::BufferLength, "Conv: B has 1 elements, not 2");
+    let large = plan.pack(&[127; 6], &[], Some(&[0, i32::MAX])).unwrap_err();
+    let text = "Conv: sums of output channel 1 may reach 2147580802, more than 32 bits hold";
+    check(large, ErrorKind::Overflow, text);
+
+    let weights = plan.pack(&[1; 6], &[], None).unwrap();
+    let scales = Scales { x_scale: 1.0, x_zero_point: 0, w_scale: &[1.0], y_scale: 1.0, y_zero_point: 0_u8 };
+    let nan = weights.scaled(&Scales { y_scale: f32::NAN, ..scales }).unwrap_err();
+    check(nan, ErrorKind::InvalidInput, "Conv: y_scale is NaN, it must be positive and finite");
+    let three = weights.scaled(&Scales { w_scale: &[1.0; 3], ..scales }).unwrap_err();
+    check(three, ErrorKind::BufferLength, "Conv: w_scale has 3 elements, not 1 or 2");
+    let tiny = weights.scaled(&Scales { w_scale: &[1.0, 0.0], ..scales }).unwrap_err();
+    check(tiny, ErrorKind::InvalidInput, "Conv: w_scale is 0, it must be positive and finite");
+
+    let scaled = weights.scaled(&scales).unwrap();
+    let mut y = [9; 10];
+    let x = plan.run(QuantisedRun::new(&[0; 14], &weights, &scaled, &mut y)).unwrap_err();
+    check(x, ErrorKind::BufferLength, "Conv: X has 14 elements, not 15");
+    let threads = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).threads(Threads::AtMost(0, &Threads::Serial));
+    let threads = plan.run(threads).unwrap_err();
+    check(threads, ErrorKind::Threads, "Conv: the plan was made for 1 thread, the run has 0");
+    let mut memory = [0; 64];
+    let mut workspace = Workspace::borrowed(&mut memory);
+    let run = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).workspace(&mut workspace);
+    assert_eq!(plan.run(run).unwrap_err().kind(), ErrorKind::Workspace);
+    let other = planner.plan_quantised::<u8, i8, u8>(Conv::new([2, 3, 3]), &[1, 3, 7]).unwrap();
+    let foreign = other.pack(&[1; 18], &[], None).unwrap();
+    let foreign = plan.run(QuantisedRun::new(&[0; 15], &foreign, &scaled, &mut y)).unwrap_err();
+    let text = "Conv: the weights, or their scales, are not those of a plan of this layer";
+    check(foreign, ErrorKind::PackedMismatch, text);
+    assert_eq!(y, [9; 10], "Y is untouched");
+
+    // Weights of the same layer on another X are accepted.
+    let longer = planner.plan_quantised::<u8, i8, u8>(conv, &[1, 3, 9]).unwrap();
+    longer.run(QuantisedRun::new(&[1; 27], &weights, &scaled, &mut [0; 18])).unwrap();
 }

@@ -7,7 +7,7 @@
 
 use alloc::string::String;
 
-use convoke_kernels::dot::{Byte, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
+use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
@@ -368,7 +368,8 @@ impl<X: Byte> PixelReader<i32> for Units<'_, X> {
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
         let Self { kernels, x, zero, unit, .. } = *self;
-        kernels.units_of_pixels(unit, (&x[first..], x_pixel, channels), zero, (to, pixel));
+        let x = BytePixels { x: &x[first..], pixel: x_pixel, channels };
+        kernels.units_of_pixels(unit, &x, zero, (to, pixel));
     }
 
     fn rows(

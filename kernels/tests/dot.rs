@@ -1,0 +1,281 @@
+//! Checks the kernels of bytes on every ISA of this CPU against loops by their definition.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use convoke_kernels::dot::{
+    Byte, BytePixels, DotKernels, Output, Requantise, Unit, dot_kernels, four, kept_sums, pair,
+};
+use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps};
+
+/// Channels of a block in units: none, one, an odd number, and many.
+const UNITS: [usize; 4] = [0, 1, 7, 70];
+const TAPS: usize = 3;
+const TILES: usize = 2;
+/// Pixels of X.
+const PLACES: usize = 17;
+
+/// Random numbers, the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn on_every_isa(mut check: impl FnMut(&'static DotKernels)) {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        check(dot_kernels(isa, Unit::Pairs).expect("every ISA has kernels of pairs"));
+        let bytes = dot_kernels(isa, Unit::Bytes);
+        assert_eq!(bytes.is_some(), isa.has_byte_products(), "{isa}");
+        bytes.into_iter().for_each(&mut check);
+    }
+}
+
+/// Random units, the extremes of their values among them.
+fn units(numbers: &mut Numbers, len: usize) -> Vec<i32> {
+    let mut value = || match numbers.below(6) {
+        0 => i32::MIN,
+        1 => i32::MAX,
+        _ => (numbers.below(1 << 16) | numbers.below(1 << 16) << 16) as i32,
+    };
+    (0..len).map(|_| value()).collect()
+}
+
+/// The products of a unit of X and a unit of W. Those of pairs fit 32 bits, as their values are differences of bytes.
+fn products(unit: Unit, x: i32, w: i32) -> i64 {
+    match unit {
+        Unit::Bytes => {
+            x.to_le_bytes().iter().zip(w.to_le_bytes()).map(|(x, w)| i64::from(*x) * i64::from(w as i8)).sum()
+        }
+        Unit::One | Unit::Pairs => {
+            let halves = |unit: i32| [i64::from(unit as i16), i64::from(unit >> 16)];
+            halves(x).iter().zip(halves(w)).map(|(x, w)| x * w).sum()
+        }
+    }
+}
+
+/// Random units as packing makes them.
+fn operands(numbers: &mut Numbers, unit: Unit, len: usize) -> Vec<i32> {
+    let mut difference = || numbers.below(511) as i32 - 255;
+    match unit {
+        Unit::Bytes => units(numbers, len),
+        Unit::One => (0..len).map(|_| difference()).collect(),
+        Unit::Pairs => (0..len).map(|_| pair([difference(), difference()])).collect(),
+    }
+}
+
+#[test]
+fn tiles_are_sums_of_products() {
+    on_every_isa(|kernels| {
+        let (unit, numbers) = (kernels.unit(), &mut Numbers(7));
+        for (kernel, units) in kernels.widths().flatten().flat_map(|kernel| UNITS.map(|units| (kernel, units))) {
+            let (mr, nr) = (kernel.mr(), kernel.nr());
+            let x = operands(numbers, unit, PLACES * units);
+            let w = operands(numbers, unit, TAPS * units * nr);
+            let zeros = operands(numbers, unit, units);
+            let table: Vec<u32> = (0..TILES * TAPS)
+                .flat_map(|tap| {
+                    let mut place = || match numbers.below(4) {
+                        0 => PixelTaps::ZEROS,
+                        _ => (numbers.below(PLACES as u64) as usize * units) as u32,
+                    };
+                    let places: Vec<u32> = (0..mr).map(|_| place()).collect();
+                    [(tap % TAPS) as u32].into_iter().chain(places)
+                })
+                .collect();
+            let mut arranged = w.clone();
+            kernels.arrange(&mut arranged);
+            let mut tile = units_of(numbers, TILES * mr * nr);
+            let before = tile.clone();
+            for accumulate in [false, true] {
+                tile.copy_from_slice(&before);
+                let taps = PixelTaps::new(&table, TILES, mr);
+                let input = PixelInput { x: &x, zeros: &zeros, channels: units, taps };
+                kernel.partial(&input, &arranged, &mut tile, accumulate);
+                for (i, sum) in tile.iter().enumerate() {
+                    let (pixel, n) = (i / nr, i % nr);
+                    let mut expected = if accumulate { i64::from(before[i]) } else { 0 };
+                    for tap in table.chunks(1 + mr).skip(pixel / mr * TAPS).take(TAPS) {
+                        let place = tap[1 + pixel % mr];
+                        let x = if place < PixelTaps::ZEROS { &x[place as usize..][..units] } else { &zeros };
+                        let w = |k: usize| w[(tap[0] as usize * units + k) * nr + n];
+                        expected += x.iter().enumerate().map(|(k, x)| products(unit, *x, w(k))).sum::<i64>();
+                    }
+                    assert_eq!(*sum, expected as i32, "{kernel:?}, {units} units, sum {i}");
+                }
+            }
+        }
+    });
+}
+
+/// Sums of earlier blocks.
+fn units_of(numbers: &mut Numbers, len: usize) -> Vec<i32> {
+    (0..len).map(|_| numbers.below(1 << 20) as i32 - (1 << 19)).collect()
+}
+
+#[test]
+fn depthwise_tiles_are_sums_of_products() {
+    on_every_isa(|kernels| {
+        let numbers = &mut Numbers(8);
+        for (kernel, channels) in kernels.depthwise().iter().flat_map(|kernel| [1, 8, 21, 70].map(|c| (kernel, c))) {
+            for (taps, advance) in [(1, 1), (3, 1), (3, 2), (5, 1), (5, 2), (4, 1), (2, 3)] {
+                let (mr, width) = (kernel.mr(), 9);
+                let x = operands(numbers, Unit::One, width * channels);
+                // The other half of a unit of W is zero, so that the sign of X does not count there.
+                let w: Vec<i32> =
+                    operands(numbers, Unit::One, taps * channels).into_iter().map(|w| pair([w, 0])).collect();
+                let zeros = vec![0; channels];
+                let columns =
+                    PixelColumns { first: -1, advance, taps, spacing: 1, step: 1, count: width, pixel: channels };
+                let rows = PixelRows {
+                    x: &x,
+                    zeros: &zeros,
+                    channels,
+                    rows: 1,
+                    width: mr,
+                    tiles: 1,
+                    from: 0,
+                    numbers: &[0],
+                    places: &[0],
+                    columns,
+                };
+                let mut sums = vec![77; mr * channels];
+                kernel.run(&rows, (&w, 1), &mut Dest::from_slice(&mut sums), channels, &kept_sums(&zeros));
+                for (i, sum) in sums.iter().enumerate() {
+                    let (pixel, c) = ((i / channels) as isize, i % channels);
+                    let product = |tap: usize| {
+                        let column = usize::try_from(pixel * advance as isize + tap as isize - 1);
+                        let x = column.ok().filter(|column| *column < width).map_or(0, |at| x[at * channels + c]);
+                        x * i32::from(w[tap * channels + c] as i16)
+                    };
+                    let expected: i32 = (0..taps).map(product).sum();
+                    assert_eq!(*sum, expected, "{kernel:?}, {channels} channels, {taps} taps, sum {i}");
+                }
+            }
+        }
+    });
+}
+
+fn check_units<X: Byte>(of: impl Fn(u64) -> X) {
+    on_every_isa(|kernels| {
+        let numbers = &mut Numbers(9);
+        let all = if kernels.unit() == Unit::Bytes { vec![Unit::Bytes] } else { vec![Unit::One, Unit::Pairs] };
+        for (unit, channels) in all.into_iter().flat_map(|unit| [1_usize, 2, 3, 4, 7, 8, 9, 40].map(|c| (unit, c))) {
+            let (pixels, of_unit, zero) = (37, unit.channels(), of(numbers.below(256)));
+            let count = channels.div_ceil(of_unit);
+            for (gap, room) in [(0, 0), (3, 2)] {
+                let (x_pixel, pixel) = (channels + gap, count + room);
+                let x: Vec<X> = (0..pixels * x_pixel).map(|_| of(numbers.below(256))).collect();
+                let value = |p: usize, c: usize| (c < channels).then(|| x[p * x_pixel + c]);
+                let expected = |p: usize, u: usize| {
+                    let values = |i: usize| value(p, u * of_unit + i).map_or(0, |x| x.value() - zero.value());
+                    match unit {
+                        Unit::One => values(0),
+                        Unit::Pairs => pair([values(0), values(1)]),
+                        Unit::Bytes => four([0, 1, 2, 3].map(|i| value(p, u * of_unit + i).map_or(0, X::unsigned))),
+                    }
+                };
+                let mut to = vec![77; pixels * pixel];
+                let input = BytePixels { x: &x, pixel: x_pixel, channels };
+                kernels.units_of_pixels(unit, &input, zero, (&mut to, pixel));
+                for (p, to) in to.chunks(pixel).enumerate() {
+                    let units: Vec<i32> = (0..count).map(|u| expected(p, u)).collect();
+                    assert_eq!(to[..count], units, "{kernels:?}, {unit}, {channels} channels, pixel {p}");
+                    assert!(to[count..].iter().all(|unit| *unit == 77), "{kernels:?}: the gap stays");
+                }
+                let rows: Vec<Vec<X>> =
+                    (0..channels).map(|c| (0..pixels).map(|p| x[p * x_pixel + c]).collect()).collect();
+                for u in 0..count {
+                    let mut to = vec![77; pixels];
+                    let some = &rows[u * of_unit..channels.min((u + 1) * of_unit)];
+                    kernels.units_of_rows(unit, some.iter().map(|row| &row[..]), zero, &mut to);
+                    let units: Vec<i32> = (0..pixels).map(|p| expected(p, u)).collect();
+                    assert_eq!(to, units, "{kernels:?}, {unit}, {channels} channels, rows of unit {u}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn units_have_the_values_of_their_channels() {
+    check_units(|number| number as u8);
+    check_units(|number| number as u8 as i8);
+}
+
+fn check_requantised<O: Output + PartialEq>(guard: O, zero: i32, expected: impl Fn(i32, f32) -> O) {
+    on_every_isa(|kernels| {
+        let numbers = &mut Numbers(10);
+        for (rows, len, by_rows) in [(1, 1, false), (3, 40, false), (3, 40, true), (7, 5, true), (2, 0, false)] {
+            let (sums_ld, ld, channels) = (len + 3, len + 2, if by_rows { rows } else { len });
+            // Halves, which are rounded to even, and sums far outside of a byte.
+            let sums: Vec<i32> = (0..rows * sums_ld)
+                .map(|i| {
+                    if i % 5 == 0 {
+                        numbers.below(1 << 30) as i32 - (1 << 29)
+                    } else {
+                        numbers.below(1200) as i32 - 600
+                    }
+                })
+                .collect();
+            let add: Vec<i32> = (0..channels).map(|_| numbers.below(9) as i32 - 4).collect();
+            let scale: Vec<f32> = (0..channels).map(|c| if c % 2 == 0 { 0.5 } else { 0.017 }).collect();
+            let mut y = vec![guard; rows * ld];
+            let requantise = Requantise { add: &add, scale: &scale, zero, by_rows };
+            kernels.finish(&requantise, (&sums, sums_ld), (rows, len), (&mut Dest::from_slice(&mut y), ld));
+            for (i, y) in y.iter().enumerate() {
+                let (row, column) = (i / ld, i % ld);
+                let c = if by_rows { row } else { column };
+                let expected =
+                    if column < len { expected(sums[row * sums_ld + column] + add[c], scale[c]) } else { guard };
+                assert!(*y == expected, "{kernels:?}: {rows} x {len}, element {i} is {y:?}, not {expected:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn sums_are_requantised_by_the_definition() {
+    // `as` saturates.
+    check_requantised(99_u8, 13, |sum, scale| ((sum as f32 * scale).round_ties_even() + 13.0) as u8);
+    check_requantised(99_i8, -27, |sum, scale| ((sum as f32 * scale).round_ties_even() - 27.0) as i8);
+    check_requantised(99_i32, 0, |sum, _| sum);
+    check_requantised(99_f32, 0, |sum, scale| sum as f32 * scale);
+}
+
+/// The message by which a call is refused.
+fn refusal(call: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(call)).expect_err("refused");
+    let message = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
+    message.or_else(|| panic.downcast_ref::<String>().cloned()).expect("a panic has a message")
+}
+
+#[test]
+fn slices_that_are_too_short_are_refused() {
+    on_every_isa(|kernels| {
+        let requantise = Requantise { add: &[0; 4], scale: &[1.0; 4], zero: 0, by_rows: false };
+        let finish = |sums: usize, y: usize, (rows, len): (usize, usize), ld: usize| {
+            let mut y = vec![0_u8; y];
+            refusal(|| {
+                let sums = vec![0; sums];
+                kernels.finish(&requantise, (&sums, 4), (rows, len), (&mut Dest::from_slice(&mut y), ld));
+            })
+        };
+        assert_eq!(finish(7, 8, (2, 4), 4), "the sums are too short");
+        assert_eq!(finish(8, 7, (2, 4), 4), "the destination is too short");
+        assert_eq!(finish(8, 8, (2, 4), 3), "rows of Y overlap");
+        assert_eq!(finish(9, 9, (1, 5), 5), "too few channels");
+        let pixels = |x: usize, pixel: usize, channels: usize, (units, ld): (usize, usize)| {
+            let (x, mut to) = (vec![0_u8; x], vec![0; units]);
+            refusal(|| {
+                let x = BytePixels { x: &x, pixel, channels };
+                kernels.units_of_pixels(kernels.unit(), &x, 0, (&mut to, ld));
+            })
+        };
+        assert_eq!(pixels(11, 4, 4, (6, 2)), "X is too short");
+        assert_eq!(pixels(100, 9, 9, (6, 2)), "the units do not fit a pixel");
+        assert_eq!(pixels(100, 9, 0, (6, 0)), "the units do not fit a pixel");
+    });
+}
