@@ -20,20 +20,68 @@ use crate::simd::{Accumulator, Simd};
 /// CPU: the ISA of `V`. Memory: as [`PixelArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
-    // Sums that this block finishes begin with the bias, which saves adding it.
-    let begin = |sums: &mut [[V; NRV]; MR]| {
-        let PixelOutput::Pixels(store) = &args.store else { return };
-        for j in 0..NRV {
-            let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
-            // SAFETY: the caller's promise of the CPU and of `channels` values.
-            let bias = unsafe { V::load_first(store.bias.wrapping_add(j * V::LANES), n) };
-            for i in 0..MR {
-                sums[i][j] = bias;
+    // SAFETY: the caller's promise.
+    unsafe { for_each_tile::<V, Stored, MR, NRV>(args) };
+}
+
+/// The same tiles, whose sums are kept in memory.
+///
+/// # Safety
+/// As [`pixels`]. The sums are kept.
+#[inline(always)]
+pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
+    // SAFETY: the caller's promise.
+    unsafe { for_each_tile::<V, Kept, MR, NRV>(args) };
+}
+
+/// What the sums of a tile begin with, and what becomes of them.
+trait TileEnds<V: Accumulator> {
+    /// Changes what the sums begin with, which is zero.
+    ///
+    /// # Safety
+    /// As [`pixels`].
+    #[inline(always)]
+    unsafe fn begin<const MR: usize, const NRV: usize>(_: &PixelArgs<V::Elem>, _: &mut [[V; NRV]; MR]) {}
+
+    /// Takes the sums of tile number `number`. They may be kept in `tile`.
+    ///
+    /// # Safety
+    /// As [`pixels`]. `tile` is writable for the tile's elements.
+    unsafe fn end<const MR: usize, const NRV: usize>(
+        args: &PixelArgs<V::Elem>,
+        sums: &[[V; NRV]; MR],
+        tile: *mut V::Elem,
+        number: usize,
+    );
+}
+
+/// Sums that go where [`PixelArgs`] says.
+struct Stored;
+
+impl<V: Simd> TileEnds<V> for Stored {
+    /// Sums that this block finishes begin with the bias, which saves adding it.
+    #[inline(always)]
+    unsafe fn begin<const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>, sums: &mut [[V; NRV]; MR]) {
+        if let PixelOutput::Pixels(store) = &args.store {
+            for j in 0..NRV {
+                let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
+                // SAFETY: the caller's promise of the CPU and of `channels` values.
+                let bias = unsafe { V::load_first(store.bias.wrapping_add(j * V::LANES), n) };
+                for i in 0..MR {
+                    sums[i][j] = bias;
+                }
             }
         }
-    };
-    let end = |args: &PixelArgs<V::Elem>, sums: &[[V; NRV]; MR], tile: *mut V::Elem, number: usize| {
-        // SAFETY: the caller's promise. `tile` has the elements of one tile.
+    }
+
+    #[inline(always)]
+    unsafe fn end<const MR: usize, const NRV: usize>(
+        args: &PixelArgs<V::Elem>,
+        sums: &[[V; NRV]; MR],
+        tile: *mut V::Elem,
+        number: usize,
+    ) {
+        // SAFETY: the caller's promise.
         unsafe {
             match &args.store {
                 PixelOutput::Tiles => store_tile::<V, MR, NRV>(sums, tile),
@@ -44,43 +92,38 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
                 }
             }
         }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { for_each_tile::<V, MR, NRV>(args, begin, end) };
+    }
 }
 
-/// The same tiles, whose sums are kept in memory.
-///
-/// # Safety
-/// As [`pixels`]. The sums are kept.
-#[inline(always)]
-pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
-    let end = |_: &PixelArgs<V::Elem>, sums: &[[V; NRV]; MR], tile: *mut V::Elem, _: usize| {
-        // SAFETY: `tile` has the elements of one tile.
+/// Sums that are kept.
+struct Kept;
+
+impl<V: Accumulator> TileEnds<V> for Kept {
+    #[inline(always)]
+    unsafe fn end<const MR: usize, const NRV: usize>(
+        _: &PixelArgs<V::Elem>,
+        sums: &[[V; NRV]; MR],
+        tile: *mut V::Elem,
+        _: usize,
+    ) {
+        // SAFETY: the caller's promise.
         unsafe { store_tile::<V, MR, NRV>(sums, tile) };
-    };
-    // SAFETY: the caller's promise.
-    unsafe { for_each_tile::<V, MR, NRV>(args, |_| {}, end) };
+    }
 }
 
-/// Computes the sums of all tiles. `begin` changes what the sums of a tile begin with, which is zero. `end` gets the
-/// sums, where they are kept if they are, and the number of the tile.
+/// Computes the sums of all tiles.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`PixelArgs`] states, but for what is stored.
+/// CPU: the ISA of `V`. Memory: as [`PixelArgs`] states.
 #[inline(always)]
-unsafe fn for_each_tile<V: Accumulator, const MR: usize, const NRV: usize>(
-    args: &PixelArgs<V::Elem>,
-    begin: impl Fn(&mut [[V; NRV]; MR]),
-    end: impl Fn(&PixelArgs<V::Elem>, &[[V; NRV]; MR], *mut V::Elem, usize),
-) {
+unsafe fn for_each_tile<V: Accumulator, E: TileEnds<V>, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
     // SAFETY: the caller's promise. All offsets stay in what PixelArgs names.
     unsafe {
         for (repeat, tile) in (0..args.repeats).flat_map(|repeat| (0..args.tiles).map(move |tile| (repeat, tile))) {
             let mut entries = args.entries.add(tile * args.step);
             let x_of_tile = args.x.wrapping_add(repeat * args.shift);
             let mut sets = [[[V::splat(V::Elem::default()); NRV]; MR]; MOST_SETS];
-            begin(&mut sets[0]);
+            E::begin(args, &mut sets[0]);
             for _ in 0..args.taps {
                 let w = args.w.add(*entries as usize * args.channels * NRV * V::LANES);
                 let mut x = [args.zeros; MR];
@@ -107,7 +150,7 @@ unsafe fn for_each_tile<V: Accumulator, const MR: usize, const NRV: usize>(
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, tile);
             }
-            end(args, &acc, tile, number);
+            E::end(args, &acc, tile, number);
         }
     }
 }
