@@ -1,6 +1,7 @@
 //! Convolutions of bytes: ONNX's `QLinearConv` and `ConvInteger`, and what quantised graphs mean by `Conv` and
 //! `ConvTranspose` between `DequantizeLinear` and `QuantizeLinear`.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -102,8 +103,14 @@ pub struct QuantisedPlan<X, W, Y> {
     threads: usize,
     isa: Isa,
     /// The first one that takes the weights is used. The last one takes all.
-    methods: Vec<Tasks<DotLayer>>,
+    methods: Vec<Method>,
     of: PhantomData<fn(X, W) -> Y>,
+}
+
+/// A way to compute the layer, and what its weights are.
+struct Method {
+    format: QuantisedFormat,
+    layer: Tasks<DotLayer>,
 }
 
 impl<X: Byte, W: Byte, Y: Quantised> fmt::Debug for QuantisedPlan<X, W, Y> {
@@ -117,17 +124,25 @@ impl<X: Byte, W: Byte, Y: Quantised> fmt::Debug for QuantisedPlan<X, W, Y> {
 pub struct QuantisedWeights {
     op: Op,
     /// None if Y is empty.
-    format: Option<DotFormat>,
+    format: Option<QuantisedFormat>,
     values: Vec<i32>,
     /// For each output channel, the sum of the weights without their zero points.
     sums: Vec<i32>,
     bias: Vec<i32>,
 }
 
+/// What packed weights are for, and what their order depends on.
+#[derive(Debug, Clone, PartialEq)]
+struct QuantisedFormat {
+    weight_shape: Vec<usize>,
+    group: usize,
+    order: DotFormat,
+}
+
 /// What a run does with sums: made once from [`Scales`] for packed weights.
 #[derive(Debug, Clone)]
 pub struct Scaled<X, Y> {
-    format: Option<DotFormat>,
+    format: Option<QuantisedFormat>,
     x_zero: X,
     y_zero: Y,
     add: Vec<i32>,
@@ -203,11 +218,15 @@ impl Planner {
             let mut refusal = None;
             for kernels in kernels.into_iter().flatten() {
                 match DotLayer::new(&geometry, (machine, threads), kernels) {
-                    Ok(gemm) => methods.push(Tasks::new(alloc::boxed::Box::new(gemm), shape)),
+                    Ok(layer) => {
+                        let (weight_shape, group) = (geometry.weight_shape(), geometry.group);
+                        let format = QuantisedFormat { weight_shape, group, order: layer.format() };
+                        methods.push(Method { format, layer: Tasks::new(Box::new(layer), shape) });
+                    }
                     Err(reason) => refusal = Some(reason),
                 }
             }
-            if methods.last().is_none_or(|method| method.unit() == Unit::Bytes) {
+            if methods.last().is_none_or(|method| method.layer.unit() == Unit::Bytes) {
                 return Err(error(refusal.unwrap_or_else(|| String::from("the build has no kernels of bytes"))));
             }
         }
@@ -227,12 +246,12 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     pub fn explain(&self) -> String {
         let mut text = alloc::format!("{:?}", self.geometry);
         for method in &self.methods {
-            let DotLayer { split, scratch, .. } = &**method;
+            let DotLayer { split, scratch, .. } = &*method.layer;
             text += &alloc::format!(
                 "\n  {} ({}), {}, {}, workspace of a thread: {scratch}",
-                method.kernel(),
+                method.layer.kernel(),
                 self.isa,
-                method.unit(),
+                method.layer.unit(),
                 Count(split.tasks(), "task"),
             );
         }
@@ -242,7 +261,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// Bytes of workspace for a run with the number of threads that the plan was made for.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        let lines = self.methods.iter().map(|method| method.scratch.lines()).max().unwrap_or(0);
+        let lines = self.methods.iter().map(|method| method.layer.scratch.lines()).max().unwrap_or(0);
         lines.saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
     }
 
@@ -256,18 +275,16 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// [`BufferLength`](crate::ErrorKind::BufferLength); [`Overflow`](crate::ErrorKind::Overflow) if sums of some X would
     /// not fit 32 bits; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack(&self, w: &[W], w_zero_point: &[W], bias: Option<&[i32]>) -> Result<QuantisedWeights, Error> {
-        let Geometry { op, group, out_channels, .. } = self.geometry;
+        let Geometry { op, out_channels, .. } = self.geometry;
         self.check_len("W", w.len(), self.geometry.weight_len())?;
         if !matches!(w_zero_point.len(), 0 | 1) {
             self.check_len("w_zero_point", w_zero_point.len(), out_channels)?;
         }
-        let bias = match bias {
-            Some(bias) => {
-                self.check_len("B", bias.len(), out_channels)?;
-                bias.to_vec()
-            }
-            None => alloc::vec![0; out_channels],
-        };
+        let mut biases = zeros(out_channels, format_args!("{op}: biases"))?;
+        if let Some(bias) = bias {
+            self.check_len("B", bias.len(), out_channels)?;
+            biases.copy_from_slice(bias);
+        }
         let zero = |m: usize| match w_zero_point {
             [] => 0,
             [one] => one.value(),
@@ -281,31 +298,30 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
                 c / self.geometry.in_channels_per_group() * rows + row
             }
         };
-        debug_assert_eq!(group * rows, out_channels);
-        let (mut sums, mut most) = (alloc::vec![0_i64; out_channels], alloc::vec![0_i64; out_channels]);
+        let mut sums = zeros::<i64>(out_channels, format_args!("{op}: sums"))?;
+        let mut most = zeros::<i64>(out_channels, format_args!("{op}: sums"))?;
         for (index, w) in w.iter().enumerate() {
             let m = channel_of(index);
-            let value = i64::from(w.value() - zero(m));
-            sums[m] += value;
-            most[m] += value.abs();
+            let value = w.value() - zero(m);
+            sums[m] += i64::from(value);
+            most[m] += i64::from(value.abs());
         }
         for (m, most) in most.iter().enumerate() {
-            let most = most.saturating_mul(MOST_DIFFERENCE).saturating_add(i64::from(bias[m]).abs());
+            let most = most.saturating_mul(MOST_DIFFERENCE).saturating_add(i64::from(biases[m]).abs());
             if most > i64::from(i32::MAX) {
                 bail!(Overflow, "{op}: sums of output channel {m} may reach {most}, more than 32 bits hold");
             }
         }
         let is_centred = (0..w_zero_point.len().max(1)).all(|m| zero(m) == W::CENTRE);
         // If Y is empty, nothing is computed.
-        let method = self.methods.iter().find(|method| is_centred || method.unit() != Unit::Bytes);
-        let len = method.map_or(0, |method| method.packed_len());
-        let mut values = reserved(len, format_args!("{op}: packed weights"))?;
-        values.resize(len, 0);
+        let method = self.methods.iter().find(|method| is_centred || method.layer.unit() != Unit::Bytes);
+        let len = method.map_or(0, |method| method.layer.packed_len());
+        let mut values = zeros(len, format_args!("{op}: packed weights"))?;
         if let Some(method) = method {
-            method.pack(|m, index| w[index].value() - zero(m), &mut values);
+            method.layer.pack(|m, index| w[index].value() - zero(m), &mut values);
         }
-        let (format, sums) = (method.map(|method| method.format()), sums.into_iter().map(|sum| sum as i32));
-        Ok(QuantisedWeights { op, format, values, sums: sums.collect(), bias })
+        let (format, sums) = (method.map(|method| method.format.clone()), sums.into_iter().map(|sum| sum as i32));
+        Ok(QuantisedWeights { op, format, values, sums: sums.collect(), bias: biases })
     }
 
     /// Computes Y.
@@ -329,12 +345,13 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         if self.methods.is_empty() {
             return Ok(y);
         }
-        let method = self.methods.iter().find(|method| Some(method.format()) == weights.format);
+        let method = self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format));
         let Some(method) = method.filter(|_| scaled.format == weights.format) else {
             bail!(PackedMismatch, "{op}: the weights, or their scales, are not those of a plan of this layer");
         };
-        let slots = if self.geometry.macs() < SERIAL_MACS { 1 } else { count.min(method.tasks()).max(1) };
-        let of_thread = method.scratch.lines();
+        let layer = &method.layer;
+        let slots = if self.geometry.macs() < SERIAL_MACS { 1 } else { count.min(layer.tasks()).max(1) };
+        let of_thread = layer.scratch.lines();
         let mut own = None;
         let scratch = match workspace {
             Some((lines, unaligned)) => {
@@ -351,10 +368,10 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
             Requantise { add: &scaled.add, scale: &scaled.scale, zero: scaled.y_zero.zero_point(), by_rows: false };
         let run = |_: usize, task: usize, y: Region<'_, Y>, scratch: &mut [Line]| {
             let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y };
-            method.run(task, &io, scratch);
+            layer.run(task, &io, scratch);
         };
         let images = SpacedImages { count: 1, len: y.len(), stride: y.len() };
-        let proven = method.proven().unwrap_or_else(|error| panic!("{:?}: {error}", self.geometry));
+        let proven = layer.proven().unwrap_or_else(|error| panic!("{:?}: {error}", self.geometry));
         let strides = self.geometry.output_strides();
         Ok(Target::Init(y).fill(&proven, (images, strides), (threads, slots), (scratch, of_thread), &run))
     }
@@ -387,15 +404,23 @@ impl QuantisedWeights {
             }
         }
         let scale = |m: usize| x_scale * w_scale[if w_scale.len() == 1 { 0 } else { m }] / y_scale;
-        let is_kept = matches!(self.format, Some(DotFormat::Gemm(_, _, Unit::Bytes, _)));
+        let order = self.format.as_ref().map(|format| format.order);
+        let is_kept = matches!(order, Some(DotFormat::Gemm(_, _, Unit::Bytes, _)));
         let x_zero = if is_kept { i32::from(x_zero_point.unsigned()) } else { 0 };
         let add = self.bias.iter().zip(&self.sums).map(|(bias, sum)| bias.wrapping_sub(x_zero.wrapping_mul(*sum)));
         Ok(Scaled {
-            format: self.format,
+            format: self.format.clone(),
             x_zero: x_zero_point,
             y_zero: y_zero_point,
             add: add.collect(),
             scale: (0..channels).map(scale).collect(),
         })
     }
+}
+
+/// So many zeros. `what` begins the error's message.
+fn zeros<T: Clone + Default>(len: usize, what: impl fmt::Display) -> Result<Vec<T>, Error> {
+    let mut zeros = reserved(len, what)?;
+    zeros.resize(len, T::default());
+    Ok(zeros)
 }

@@ -297,12 +297,27 @@ fn bad_input_is_refused_with_its_rule() {
     let mut workspace = Workspace::borrowed(&mut memory);
     let run = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).workspace(&mut workspace);
     assert_eq!(plan.run(run).unwrap_err().kind(), ErrorKind::Workspace);
-    let other = planner.plan_quantised::<u8, i8, u8>(Conv::new([2, 3, 3]), &[1, 3, 7]).unwrap();
-    let foreign = other.pack(&[1; 18], &[], None).unwrap();
-    let foreign = plan.run(QuantisedRun::new(&[0; 15], &foreign, &scaled, &mut y)).unwrap_err();
-    let text = "Conv: the weights, or their scales, are not those of a plan of this layer";
-    check(foreign, ErrorKind::PackedMismatch, text);
+    // Three and four channels are as many units.
+    for (conv, x_shape) in [(Conv::new([2, 3, 3]), [1, 3, 7]), (Conv::new([2, 4, 1]), [1, 4, 5])] {
+        let other = planner.plan_quantised::<u8, i8, u8>(conv, &x_shape).unwrap();
+        let foreign = other.pack(&vec![1; other.geometry().weight_len()], &[], None).unwrap();
+        let of_foreign = foreign.scaled(&scales).unwrap();
+        let text = "Conv: the weights, or their scales, are not those of a plan of this layer";
+        for (weights, scaled) in [(&foreign, &scaled), (&foreign, &of_foreign), (&weights, &of_foreign)] {
+            let foreign = plan.run(QuantisedRun::new(&[0; 15], weights, scaled, &mut y)).unwrap_err();
+            check(foreign, ErrorKind::PackedMismatch, text);
+        }
+    }
     assert_eq!(y, [9; 10], "Y is untouched");
+
+    // Kernels of as many taps have other shapes.
+    let depthwise = |shape: [usize; 2]| Conv::new([4, 1, shape[0], shape[1]]).group(4);
+    let plans =
+        [[3, 1], [1, 3]].map(|shape| planner.plan_quantised::<u8, i8, u8>(depthwise(shape), &[1, 4, 5, 5]).unwrap());
+    let tall = plans[0].pack(&[1; 12], &[], None).unwrap();
+    let of_tall = tall.scaled(&scales).unwrap();
+    let wide = plans[1].run(QuantisedRun::new(&[0; 100], &tall, &of_tall, &mut [0; 60])).unwrap_err();
+    assert_eq!(wide.kind(), ErrorKind::PackedMismatch);
 
     // Weights of the same layer on another X are accepted.
     let longer = planner.plan_quantised::<u8, i8, u8>(conv, &[1, 3, 9]).unwrap();
