@@ -6,11 +6,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::Pod;
 use convoke_kernels::Isa;
 pub use convoke_kernels::dot::Byte;
-use convoke_kernels::dot::{self, Requantise, Unit, dot_kernels};
+use convoke_kernels::dot::{self, Requantise, Unit};
+use convoke_kernels::dot_kernels;
 
 use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer};
 use crate::conv::registry::check_sizes;
@@ -23,6 +25,8 @@ use crate::{Geometry, Op, Operator, Planner};
 
 /// Multiply-adds of a layer that is not shared among threads: handing over would cost as much as it saves.
 const SERIAL_MACS: u128 = 1 << 18;
+/// The number of the next weights.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
 /// The largest difference of a byte and a zero point.
 const MOST_DIFFERENCE: i64 = 255;
 
@@ -66,7 +70,7 @@ pub struct Scales<'a, X, Y> {
     pub w_scale: &'a [f32],
     /// The scale of Y.
     pub y_scale: f32,
-    /// The zero point of Y. Outputs in i32 and f32 have none.
+    /// The zero point of Y. It counts for bytes alone.
     pub y_zero_point: Y,
 }
 
@@ -122,12 +126,14 @@ impl<X: Byte, W: Byte, Y: Quantised> fmt::Debug for QuantisedPlan<X, W, Y> {
 /// Weights in the order in which kernels read them, with their sums and the bias.
 #[derive(Debug, Clone)]
 pub struct QuantisedWeights {
+    /// The same number for all clones, and for no other weights.
+    number: usize,
     op: Op,
     /// None if Y is empty.
     format: Option<QuantisedFormat>,
     values: Vec<i32>,
-    /// For each output channel, the sum of the weights without their zero points.
-    sums: Vec<i32>,
+    /// For each output channel, the sum of the weights without their zero points, which fits 32 bits.
+    sums: Vec<i64>,
     bias: Vec<i32>,
 }
 
@@ -139,10 +145,11 @@ struct QuantisedFormat {
     order: DotFormat,
 }
 
-/// What a run does with sums: made once from [`Scales`] for packed weights.
+/// What a run does with sums: made once from [`Scales`] for packed weights. It is for these weights alone.
 #[derive(Debug, Clone)]
 pub struct Scaled<X, Y> {
-    format: Option<QuantisedFormat>,
+    /// That of the weights.
+    number: usize,
     x_zero: X,
     y_zero: Y,
     add: Vec<i32>,
@@ -182,7 +189,7 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
 }
 
 impl Planner {
-    /// Plans a convolution of bytes. Of the planner, its machine and its threads count.
+    /// Plans a convolution of bytes, for the planner's machine and threads.
     ///
     /// ```
     /// use convoke::{Conv, Planner};
@@ -195,7 +202,9 @@ impl Planner {
     /// ```
     ///
     /// # Errors
-    /// As [`plan`](Self::plan).
+    /// As [`plan`](Self::plan). [`Unavailable`](crate::ErrorKind::Unavailable) if the planner has an activation, an algorithm,
+    /// a limit of the workspace or packed weights, which these plans do not have; and for X of 2^30 elements and more, kernels
+    /// of thousands of taps, more than 1024 phases of strides, and rows of X that take more than 32 MiB in 16 bits.
     pub fn plan_quantised<X: Byte, W: Byte, Y: Quantised>(
         &self,
         operator: impl Into<Operator>,
@@ -205,6 +214,9 @@ impl Planner {
         let name = operator.op_name();
         let geometry = operator.geometry(x_shape)?;
         let (machine, threads) = self.machine_and_threads(name)?;
+        if let Some(wish) = self.wish_beyond_threads() {
+            bail!(Unavailable, "{name}: a plan of bytes has no {wish}");
+        }
         let isa = machine.isa();
         if !isa.is_available() {
             bail!(Unavailable, "{name}: this CPU lacks {isa}, whose kernels were asked for");
@@ -272,8 +284,9 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// where the CPU can.
     ///
     /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength); [`Overflow`](crate::ErrorKind::Overflow) if sums of some X would
-    /// not fit 32 bits; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    /// [`BufferLength`](crate::ErrorKind::BufferLength); [`Overflow`](crate::ErrorKind::Overflow) if sums may
+    /// not fit 32 bits: 255 times the sum of a channel's magnitudes, and the magnitude of its bias;
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack(&self, w: &[W], w_zero_point: &[W], bias: Option<&[i32]>) -> Result<QuantisedWeights, Error> {
         let Geometry { op, out_channels, .. } = self.geometry;
         self.check_len("W", w.len(), self.geometry.weight_len())?;
@@ -320,8 +333,9 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         if let Some(method) = method {
             method.layer.pack(|m, index| w[index].value() - zero(m), &mut values);
         }
-        let (format, sums) = (method.map(|method| method.format.clone()), sums.into_iter().map(|sum| sum as i32));
-        Ok(QuantisedWeights { op, format, values, sums: sums.collect(), bias: biases })
+        let format = method.map(|method| method.format.clone());
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(QuantisedWeights { number, op, format, values, sums, bias: biases })
     }
 
     /// Computes Y.
@@ -346,9 +360,12 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
             return Ok(y);
         }
         let method = self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format));
-        let Some(method) = method.filter(|_| scaled.format == weights.format) else {
-            bail!(PackedMismatch, "{op}: the weights, or their scales, are not those of a plan of this layer");
+        let Some(method) = method else {
+            bail!(PackedMismatch, "{op}: the weights are not those of a plan of this layer: pack again");
         };
+        if scaled.number != weights.number {
+            bail!(PackedMismatch, "{op}: the scales were made for other weights");
+        }
         let layer = &method.layer;
         let slots = if self.geometry.macs() < SERIAL_MACS { 1 } else { count.min(layer.tasks()).max(1) };
         let of_thread = layer.scratch.lines();
@@ -389,7 +406,8 @@ impl QuantisedWeights {
     ///
     /// # Errors
     /// [`BufferLength`](crate::ErrorKind::BufferLength) if W has neither one scale nor one for each output channel;
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for scales that are not positive and finite.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for scales that are not positive and finite, or whose product is not
+    /// finite; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn scaled<X: Byte, Y: Quantised>(&self, scales: &Scales<'_, X, Y>) -> Result<Scaled<X, Y>, Error> {
         let Scales { x_scale, x_zero_point, w_scale, y_scale, y_zero_point } = *scales;
         let (op, channels) = (self.op, self.bias.len());
@@ -403,18 +421,19 @@ impl QuantisedWeights {
                 bail!(InvalidInput, "{op}: {name} is {scale}, it must be positive and finite");
             }
         }
-        let scale = |m: usize| x_scale * w_scale[if w_scale.len() == 1 { 0 } else { m }] / y_scale;
         let order = self.format.as_ref().map(|format| format.order);
         let is_kept = matches!(order, Some(DotFormat::Gemm(_, _, Unit::Bytes, _)));
         let x_zero = if is_kept { i32::from(x_zero_point.unsigned()) } else { 0 };
-        let add = self.bias.iter().zip(&self.sums).map(|(bias, sum)| bias.wrapping_sub(x_zero.wrapping_mul(*sum)));
-        Ok(Scaled {
-            format: self.format.clone(),
-            x_zero: x_zero_point,
-            y_zero: y_zero_point,
-            add: add.collect(),
-            scale: (0..channels).map(scale).collect(),
-        })
+        let mut add = zeros(channels, format_args!("{op}: scaled sums"))?;
+        let mut scale = zeros(channels, format_args!("{op}: scales"))?;
+        for (m, (add, scale)) in add.iter_mut().zip(&mut scale).enumerate() {
+            *add = self.bias[m].wrapping_sub(x_zero.wrapping_mul(self.sums[m] as i32));
+            *scale = x_scale * w_scale[if w_scale.len() == 1 { 0 } else { m }] / y_scale;
+            if !scale.is_finite() {
+                bail!(InvalidInput, "{op}: the scale of output channel {m}, x_scale * w_scale / y_scale, is {scale}");
+            }
+        }
+        Ok(Scaled { number: self.number, x_zero: x_zero_point, y_zero: y_zero_point, add, scale })
     }
 }
 

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::operands::{NAN_BYTE, Pixels, UNTOUCHED, apart, bits};
 use common::{Combination, Context, Layer, Operands, accepts, is_short, layer, layers};
 use convoke::Layout::{ChannelsFirst, ChannelsLast};
-use convoke::{Activation, Conv, ConvTranspose, ErrorKind, Plan, Planner, Run, Threads, Workspace};
+use convoke::{
+    Activation, Conv, ConvTranspose, ErrorKind, Plan, Planner, QuantisedRun, Run, Scales, Threads, Workspace,
+};
 use convoke_tools::data::Scalar;
 use convoke_tools::{has_foreign_blas, named};
 
@@ -181,6 +183,71 @@ fn f16_touches_nothing_outside_the_slices() {
 #[test]
 fn bf16_touches_nothing_outside_the_slices() {
     check_guarded::<convoke::bf16>();
+}
+
+/// Bytes between guard pages.
+struct GuardedBytes(Guarded, usize);
+
+impl GuardedBytes {
+    fn new(len: usize, fill: u8, side: Side) -> Self {
+        let mut new = Self(Guarded::new(len.next_multiple_of(2), side), len);
+        new.slice().fill(fill);
+        new
+    }
+
+    fn copy(values: &[u8], side: Side) -> Self {
+        let mut new = Self::new(values.len(), 0, side);
+        new.slice().copy_from_slice(values);
+        new
+    }
+
+    /// The memory is taken as pairs, because the smallest scalar has two bytes.
+    fn slice(&mut self) -> &mut [u8] {
+        let Self(memory, len) = self;
+        let (side, pairs) = (memory.side, bytes(memory.slice::<convoke::f16>(len.div_ceil(2))));
+        match side {
+            Side::Left => &mut pairs[..*len],
+            Side::Right => {
+                let first = pairs.len() - *len;
+                &mut pairs[first..]
+            }
+        }
+    }
+}
+
+/// Convolutions of bytes, with symmetric weights and others. What workspace and Y held before does not matter.
+#[test]
+fn bytes_touch_nothing_outside_the_slices() {
+    let layouts = [[ChannelsFirst; 2], [ChannelsLast; 2], [ChannelsFirst, ChannelsLast], [ChannelsLast, ChannelsFirst]];
+    for (index, layer) in layers::hard().into_iter().enumerate() {
+        let layer = layer.with_layouts(layouts[index % 4]);
+        let (zero, isas) = ([127 + (index % 2) as u8], common::isas());
+        for (number, isa) in isas.enumerate() {
+            let plan = Planner::new().isa(isa).plan_quantised::<u8, u8, u8>(layer.operator.clone(), &layer.x_shape);
+            let plan = plan.unwrap_or_else(|error| panic!("{layer}: {error}"));
+            let geometry = plan.geometry();
+            let values = |len: usize| (0..len).map(|i| (i * 37 % 256) as u8).collect::<Vec<u8>>();
+            let (x, w) = (values(geometry.input_len()), values(geometry.weight_len()));
+            let [y, again] = [Side::Left, Side::Right].map(|side| {
+                let (mut x, mut w) = (GuardedBytes::copy(&x, side), GuardedBytes::copy(&w, side));
+                let Ok(weights) = plan.pack(w.slice(), &zero, None) else { return Vec::new() };
+                let scales =
+                    Scales { x_scale: 0.01, x_zero_point: 3, w_scale: &[0.1], y_scale: 2.0, y_zero_point: 120 };
+                let scaled = weights.scaled(&scales).unwrap();
+                let fill = [0x55, NAN_BYTE][(number + usize::from(matches!(side, Side::Left))) % 2];
+                let mut y = GuardedBytes::new(geometry.output_len(), fill, side);
+                let mut scratch = GuardedBytes::new(plan.workspace_bytes(), fill, side);
+                let mut workspace = Workspace::borrowed(scratch.slice());
+                let run = QuantisedRun::new(x.slice(), &weights, &scaled, y.slice()).workspace(&mut workspace);
+                let mut result = Ok(());
+                let count = allocations(|| result = plan.run(run).map(|_| ()));
+                result.unwrap_or_else(|error| panic!("{layer}: {error}"));
+                assert_eq!(count, 0, "{layer} on {isa}");
+                y.slice().to_vec()
+            });
+            assert_eq!(y, again, "{layer} on {isa}");
+        }
+    }
 }
 
 /// Images that lie apart. The last one ends where the memory does, and what is between them is neither

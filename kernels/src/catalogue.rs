@@ -4,6 +4,7 @@
 use crate::activation::{ActivateFn, Activation, ActivationKernel};
 use crate::depthwise::DepthwiseKernels;
 use crate::depthwise_transposed::DepthwiseTransposedKernel;
+use crate::dot::DotKernels;
 use crate::grouped::GroupedKernel;
 use crate::interleave::InterleaveKernel;
 use crate::isa::Code;
@@ -12,6 +13,7 @@ use crate::pixel_depthwise::DepthwisePixelKernel;
 use crate::real::ByType;
 use crate::transpose::{TransposeFn, transpose_by};
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::unit::Unit;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
@@ -130,4 +132,22 @@ pub fn activation_kernel<T: Real>(isa: Isa, activation: Activation<T>) -> Activa
     let available = if isa.is_available() { isa } else { Isa::Portable };
     let kernels = kernels::<T>(available).expect("the build has the ISAs that are available");
     ActivationKernel { f: kernels.activate.on_this_cpu(), activation }
+}
+
+/// The kernels of an ISA for a kind of unit. There are none where the build lacks the ISA, or this CPU lacks products of
+/// bytes.
+#[must_use]
+pub fn dot_kernels(isa: Isa, unit: Unit) -> Option<&'static DotKernels> {
+    match (isa, unit) {
+        (Isa::Portable, Unit::Pairs) => Some(&crate::portable::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+        (Isa::Neon, Unit::Pairs) => Some(&crate::aarch64::neon::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+        (Isa::Avx2, Unit::Pairs) => Some(&crate::x86_64::avx2::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+        (Isa::Avx512, Unit::Pairs) => Some(&crate::x86_64::avx512::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+        (Isa::Avx512, Unit::Bytes) if isa.has_byte_products() => Some(&crate::x86_64::avx512::of_bytes::KERNELS),
+        _ => None,
+    }
 }

@@ -6,7 +6,8 @@
 
 use core::fmt;
 
-use crate::Isa;
+pub use crate::unit::Unit;
+
 use crate::activation::{ActivateArgs, Activation, ActivationKernel};
 use crate::dest::{Dest, end};
 use crate::isa::Code;
@@ -14,39 +15,6 @@ use crate::pixel::{PixelEpilogue, PixelKernel};
 use crate::pixel_depthwise::DepthwisePixelKernel;
 use crate::simd::Value;
 use crate::ukernel::Residual;
-
-/// How neighbouring channels share the 32 bits of a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// One value of 16 bits, signed in X and in W, for groups of one channel.
-    One,
-    /// Two values of 16 bits, signed in X and in W. So they hold the difference of any byte and a zero point.
-    Pairs,
-    /// Four bytes, unsigned in X and signed in W.
-    Bytes,
-}
-
-impl Unit {
-    /// Channels of a unit.
-    #[must_use]
-    pub const fn channels(self) -> usize {
-        match self {
-            Self::One => 1,
-            Self::Pairs => 2,
-            Self::Bytes => 4,
-        }
-    }
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::One => "16 bits",
-            Self::Pairs => "pairs of 16 bits",
-            Self::Bytes => "four bytes",
-        })
-    }
-}
 
 /// Neighbouring channels of pixels of bytes, which are `pixel` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -119,6 +87,10 @@ impl DotKernels {
         (to, pixel): (&mut [i32], usize),
     ) {
         assert!(pixel > 0 && x.channels.div_ceil(unit.channels()) <= pixel, "the units do not fit a pixel");
+        assert!(to.len().is_multiple_of(pixel), "the units end within a pixel");
+        if to.is_empty() {
+            return;
+        }
         assert!(end(to.len() / pixel, x.pixel, x.channels) <= x.x.len(), "X is too short");
         // SAFETY: the code is that of this CPU.
         unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(unit, x, zero.value(), to, pixel) };
@@ -163,6 +135,7 @@ impl DotKernels {
         assert!(end(rows, ld, len) <= y.len(), "the destination is too short");
         assert!(rows == 1 || len <= ld, "rows of Y overlap");
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
+        assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
         let (sums, y) = (sums.as_ptr(), y.as_mut_ptr());
         let args = RequantiseArgs { rows, len, sums, sums_ld, add: add.as_ptr(), scale: scale.as_ptr(), zero, y, ld };
         let code = self.passes.on_this_cpu();
@@ -189,20 +162,20 @@ pub fn kept_sums(zeros: &[i32]) -> PixelEpilogue<'_, i32> {
 }
 
 /// Channels of a unit, at most.
-const MOST_CHANNELS: usize = 4;
+pub(crate) const MOST_CHANNELS: usize = 4;
 
 /// Lanes of a vector whose values are split, at most.
 const MOST_SPLIT_LANES: usize = 4;
 
-/// How sums become outputs: `y = (sum + add) * scale + zero`, rounded to the nearest even integer and clamped to the type
-/// of Y if that is a byte. An output of 32 bits is `sum + add` alone.
+/// How sums become outputs. A byte is `(sum + add) * scale`, rounded to the nearest integer, or to the even one of two, plus
+/// `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, and an `i32` is `sum + add`.
 #[derive(Debug, Clone, Copy)]
 pub struct Requantise<'a> {
     /// For each channel.
     pub add: &'a [i32],
     /// For each channel.
     pub scale: &'a [f32],
-    /// The zero point of Y.
+    /// The zero point of Y, if that is a byte.
     pub zero: i32,
     /// Whether each row is a channel. Otherwise each column is one.
     pub by_rows: bool,
@@ -352,261 +325,4 @@ pub const fn pair([low, high]: [i32; 2]) -> i32 {
 #[inline(always)]
 pub const fn four(bytes: [u8; 4]) -> i32 {
     i32::from_le_bytes(bytes)
-}
-
-/// As [`DotKernels::units_of_pixels`].
-#[inline(always)]
-pub(crate) fn units_of_pixels<X: Byte>(
-    unit: Unit,
-    &BytePixels { x, pixel: x_pixel, channels }: &BytePixels<'_, X>,
-    zero: i32,
-    (to, pixel): (&mut [i32], usize),
-) {
-    // Pixels without a gap are like one.
-    if x_pixel == channels && channels == pixel * unit.channels() {
-        return units_of_channels(unit, &x[..to.len() * unit.channels()], zero, to);
-    }
-    let count = channels.div_ceil(unit.channels());
-    let pixels =
-        to.chunks_exact_mut(pixel).enumerate().map(|(i, to)| (&x[i * x_pixel..][..channels], &mut to[..count]));
-    if channels > FEW_CHANNELS {
-        return pixels.for_each(|(x, to)| units_of_channels(unit, x, zero, to));
-    }
-    let missing = if unit == Unit::Bytes { 0 } else { zero };
-    for (x, to) in pixels {
-        let (mut values, mut unsigned) = ([missing; FEW_CHANNELS], [0; FEW_CHANNELS]);
-        for (i, x) in x.iter().enumerate() {
-            (values[i], unsigned[i]) = (x.value(), x.unsigned());
-        }
-        for (u, to) in to.iter_mut().enumerate() {
-            *to = match unit {
-                Unit::One => values[u] - zero,
-                Unit::Pairs => pair([values[2 * u] - zero, values[2 * u + 1] - zero]),
-                Unit::Bytes => four([0, 1, 2, 3].map(|i| unsigned[4 * u + i])),
-            };
-        }
-    }
-}
-
-/// Channels up to which a pixel is gathered in an array, because loops over vectors would be too short.
-const FEW_CHANNELS: usize = 8;
-
-/// Makes units of neighbouring channels.
-#[inline(always)]
-fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: i32, to: &mut [i32]) {
-    match unit {
-        Unit::One => {
-            for (to, x) in to.iter_mut().zip(x) {
-                *to = x.value() - zero;
-            }
-        }
-        Unit::Pairs => {
-            let (pairs, rest) = x.as_chunks();
-            for (to, [low, high]) in to.iter_mut().zip(pairs) {
-                *to = pair([low.value() - zero, high.value() - zero]);
-            }
-            if let ([last], Some(to)) = (rest, to.last_mut()) {
-                *to = pair([last.value() - zero, 0]);
-            }
-        }
-        Unit::Bytes => {
-            let (fours, rest) = x.as_chunks();
-            for (to, bytes) in to.iter_mut().zip(fours) {
-                *to = four(bytes.map(X::unsigned));
-            }
-            if let (false, Some(to)) = (rest.is_empty(), to.last_mut()) {
-                let mut bytes = [0; 4];
-                bytes.iter_mut().zip(rest).for_each(|(to, x)| *to = x.unsigned());
-                *to = four(bytes);
-            }
-        }
-    }
-}
-
-/// As [`DotKernels::units_of_rows`]. Rows that are missing are empty.
-#[inline(always)]
-pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [&[X]; MOST_CHANNELS], zero: i32, to: &mut [i32]) {
-    let [a, b, c, d] = rows;
-    match unit {
-        Unit::Pairs if !b.is_empty() => {
-            for ((to, low), high) in to.iter_mut().zip(a).zip(b) {
-                *to = pair([low.value() - zero, high.value() - zero]);
-            }
-        }
-        Unit::One | Unit::Pairs => {
-            for (to, low) in to.iter_mut().zip(a) {
-                *to = if unit == Unit::One { low.value() - zero } else { pair([low.value() - zero, 0]) };
-            }
-        }
-        Unit::Bytes if !d.is_empty() => {
-            for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-                *to = four([a.unsigned(), b.unsigned(), c.unsigned(), d.unsigned()]);
-            }
-        }
-        Unit::Bytes => {
-            to.fill(0);
-            for (i, row) in rows.into_iter().enumerate() {
-                for (to, x) in to.iter_mut().zip(row) {
-                    *to |= i32::from(x.unsigned()) << (8 * i);
-                }
-            }
-        }
-    }
-}
-
-/// Finishes rows of sums whose columns are channels.
-///
-/// # Safety
-/// Memory: as [`RequantiseArgs`] states.
-#[inline(always)]
-pub(crate) unsafe fn by_columns<O: Output>(args: &RequantiseArgs<O>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let add = core::slice::from_raw_parts(args.add, args.len);
-        let scale = core::slice::from_raw_parts(args.scale, args.len);
-        for i in 0..args.rows {
-            let sums = core::slice::from_raw_parts(args.sums.add(i * args.sums_ld), args.len);
-            let y = args.y.add(i * args.ld);
-            for j in 0..args.len {
-                y.add(j).write(O::finish(sums[j].wrapping_add(add[j]), scale[j], args.zero));
-            }
-        }
-    }
-}
-
-/// Finishes rows of sums, each of which is a channel.
-///
-/// # Safety
-/// Memory: as [`RequantiseArgs`] states.
-#[inline(always)]
-pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<O>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        for i in 0..args.rows {
-            let (add, scale) = (*args.add.add(i), *args.scale.add(i));
-            let sums = core::slice::from_raw_parts(args.sums.add(i * args.sums_ld), args.len);
-            let y = args.y.add(i * args.ld);
-            for (j, sum) in sums.iter().enumerate() {
-                y.add(j).write(O::finish(sum.wrapping_add(add), scale, args.zero));
-            }
-        }
-    }
-}
-
-/// The kernels of one ISA and kind of unit, as the static `KERNELS` of the module `$module`.
-macro_rules! kernels {
-    (
-        mod $module:ident: $isa:expr, #[$attr:meta], $unit:ident in $vector:ident
-        $(, split $lanes:literal)?;
-        $name:literal: $($nr:literal x [$($mr:literal)+]),+;
-        $(dw: $dw_nr:literal x [$($dw_mr:literal)+];)?
-    ) => {
-        pub(crate) mod $module {
-            use super::vector::$vector as V;
-            use crate::dot::{BytePixels, DotKernels, DotPasses, RequantiseArgs, Unit, UnitFns, by_columns, by_rows};
-            use crate::isa::Code;
-            use crate::simd::Accumulator;
-
-            /// # Safety
-            /// As for the generic kernel, with this ISA and these sizes.
-            #[$attr]
-            unsafe fn pixel_gemm<const MR: usize, const NRV: usize>(args: &crate::pixel::PixelArgs<i32>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::pixel::sums::<V, MR, NRV>(args) }
-            }
-
-            $(
-                /// # Safety
-                /// As for the generic kernel, with this ISA and these sizes.
-                #[$attr]
-                unsafe fn pixel_dw<const MR: usize>(args: &crate::pixel_depthwise::DepthwisePixelArgs<i32>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::pixel_depthwise::sums::<V, MR, { $dw_nr / V::LANES }>(args) }
-                }
-            )?
-
-            macro_rules! passes {
-                ($t:ident) => {{
-                    /// # Safety
-                    /// As for the generic pass, with this ISA.
-                    #[$attr]
-                    unsafe fn columns(args: &RequantiseArgs<$t>) {
-                        // SAFETY: the caller's promise, passed on.
-                        unsafe { by_columns(args) }
-                    }
-
-                    /// # Safety
-                    /// As for the generic pass, with this ISA.
-                    #[$attr]
-                    unsafe fn rows(args: &RequantiseArgs<$t>) {
-                        // SAFETY: the caller's promise, passed on.
-                        unsafe { by_rows(args) }
-                    }
-                    [columns, rows]
-                }};
-            }
-
-            macro_rules! units {
-                ($t:ident) => {{
-                    /// # Safety
-                    /// CPU: the ISA.
-                    #[$attr]
-                    unsafe fn pixels(unit: Unit, x: &BytePixels<'_, $t>, zero: i32, to: &mut [i32], pixel: usize) {
-                        crate::dot::units_of_pixels(unit, x, zero, (to, pixel));
-                    }
-
-                    /// # Safety
-                    /// CPU: the ISA.
-                    #[$attr]
-                    unsafe fn rows(unit: Unit, rows: [&[$t]; 4], zero: i32, to: &mut [i32]) {
-                        crate::dot::units_of_rows(unit, rows, zero, to);
-                    }
-                    UnitFns { pixels, rows }
-                }};
-            }
-
-            pub(crate) static KERNELS: DotKernels = DotKernels {
-                unit: Unit::$unit,
-                pixel: &[$($(crate::PixelKernel::new::<V>(
-                    (concat!($name, "_pixel_gemm_", $mr, "x", $nr), $isa),
-                    ($mr, $nr),
-                    pixel_gemm::<$mr, { $nr / V::LANES }>,
-                ).of(Unit::$unit)),+),+],
-                depthwise: &[$($(crate::DepthwisePixelKernel::of_units::<V>(
-                    (concat!($name, "_pixel_dw_", $dw_mr, "x", $dw_nr), $isa),
-                    ($dw_mr, $dw_nr),
-                    pixel_dw::<$dw_mr>,
-                )),+)?],
-                split_lanes: 0 $(+ $lanes)?,
-                passes: Code::new($isa, DotPasses {
-                    of_u8: units!(u8),
-                    of_i8: units!(i8),
-                    u8: passes!(u8),
-                    i8: passes!(i8),
-                    i32: passes!(i32),
-                    f32: passes!(f32),
-                })
-                .of(Unit::$unit),
-            };
-        }
-    };
-}
-pub(crate) use kernels;
-
-/// The kernels of an ISA for a kind of unit. There are none where the build lacks the ISA, or this CPU lacks products of
-/// bytes.
-#[must_use]
-pub fn dot_kernels(isa: Isa, unit: Unit) -> Option<&'static DotKernels> {
-    match (isa, unit) {
-        (Isa::Portable, Unit::Pairs) => Some(&crate::portable::of_pairs::KERNELS),
-        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-        (Isa::Neon, Unit::Pairs) => Some(&crate::aarch64::neon::of_pairs::KERNELS),
-        #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-        (Isa::Avx2, Unit::Pairs) => Some(&crate::x86_64::avx2::of_pairs::KERNELS),
-        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-        (Isa::Avx512, Unit::Pairs) => Some(&crate::x86_64::avx512::of_pairs::KERNELS),
-        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-        (Isa::Avx512, Unit::Bytes) if isa.has_byte_products() => Some(&crate::x86_64::avx512::of_bytes::KERNELS),
-        _ => None,
-    }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::dot::Unit;
+use crate::unit::Unit;
 
 /// A cluster of instruction-set extensions that micro-kernels are written for, from the least to the
 /// most capable.
@@ -62,7 +62,7 @@ impl Isa {
     pub fn has_byte_products(self) -> bool {
         #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
         if self == Self::Avx512 {
-            return has_avx512() && has_vnni();
+            return has_vnni();
         }
         let _ = self;
         false
@@ -214,8 +214,8 @@ detection!(
     "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
 );
 
-/// Whether a CPU with AVX-512 has AVX-512 VNNI, which `cpufeatures` does not know. The CPU is asked once, because on a
-/// virtual machine each `cpuid` takes microseconds.
+/// Whether this CPU has all of [`Isa::Avx512`] and AVX-512 VNNI, which `cpufeatures` does not know. The CPU is asked once,
+/// because on a virtual machine each `cpuid` takes microseconds.
 #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
 #[inline]
 fn has_vnni() -> bool {
@@ -224,7 +224,7 @@ fn has_vnni() -> bool {
     const UNKNOWN: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
     match KNOWN.load(Ordering::Relaxed) {
-        UNKNOWN if cfg!(miri) => false,
+        UNKNOWN if cfg!(miri) || !has_avx512() => false,
         UNKNOWN => {
             #[allow(unused_unsafe, reason = "a safe function in newer versions of Rust")]
             // SAFETY: each CPU with AVX-512 has this leaf.

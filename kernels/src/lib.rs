@@ -45,12 +45,13 @@ mod simd;
 pub mod stream;
 mod transpose;
 mod ukernel;
+mod unit;
 pub mod winograd;
 #[cfg(all(target_arch = "x86_64", any(feature = "avx2", feature = "avx512")))]
 mod x86_64;
 
 pub use catalogue::{
-    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, grouped_kernels,
+    activation_kernel, channel_kernels, depthwise_kernels, depthwise_transposed_kernels, dot_kernels, grouped_kernels,
     interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose, winograd_kernels,
 };
 pub use depthwise::{

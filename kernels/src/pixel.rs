@@ -2,9 +2,9 @@
 
 use crate::activation::{ActivateArgs, ActivationKernel};
 use crate::dest::{Dest, end};
-use crate::dot::Unit;
 use crate::isa::Code;
 use crate::ukernel::{ChannelStore, Epilogue, Residual, tile_kernel};
+use crate::unit::Unit;
 use crate::{Isa, Real};
 
 /// Where the pixels of a tile read X, for each tap of the kernel (indirect convolution: Dukhan, "The
@@ -94,7 +94,7 @@ pub struct PixelInput<'a, T> {
     pub x: &'a [T],
     /// At least as many zeros as the block has channels.
     pub zeros: &'a [T],
-    /// Channels of the block, which are neighbours in a pixel.
+    /// Channels of the block, which are neighbours in a pixel, or units of them.
     pub channels: usize,
     /// The places of the tile.
     pub taps: PixelTaps<'a>,
@@ -131,7 +131,7 @@ pub struct PixelEpilogue<'a, T> {
     pub activation: ActivationKernel<T>,
 }
 
-impl<T: Copy> PixelEpilogue<'_, T> {
+impl<T: Real> PixelEpilogue<'_, T> {
     /// Finishes `pixels` pixels of `channels` sums, which have their bias already: pixel i of `sums`, which are `x_row`
     /// elements apart, goes, `activation(sum + residual)`, to `y[i * ld..]`.
     ///
@@ -154,7 +154,9 @@ impl<T: Copy> PixelEpilogue<'_, T> {
             f(&ActivateArgs { activation, rows: pixels, len: channels, x, x_row, residual, residual_row, y, ld });
         }
     }
+}
 
+impl<T: Copy> PixelEpilogue<'_, T> {
     /// The raw form, for `channels` channels of `pixels` pixels, which go to `y`, `ld` elements apart.
     ///
     /// # Panics

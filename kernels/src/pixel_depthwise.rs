@@ -7,6 +7,7 @@ use crate::isa::Code;
 use crate::pixel::{PixelEpilogue, PixelStore, PixelTaps};
 use crate::simd::{Accumulator, Simd};
 use crate::ukernel::common_getters;
+use crate::unit::Unit;
 
 /// Which columns of a row of X the pixels of a row of Y read: pixel i reads, through tap k, column
 /// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are zeros.
@@ -162,6 +163,11 @@ impl<T: Copy> DepthwisePixelKernel<T> {
         f: unsafe fn(&DepthwisePixelArgs<T>),
     ) -> Self {
         Self { name, mr, nr, lanes: V::LANES, fits_groups: false, code: Code::new(isa, f) }
+    }
+
+    /// The same kernel, for units.
+    pub(crate) const fn of(self, unit: Unit) -> Self {
+        Self { code: self.code.of(unit), ..self }
     }
 
     /// MR: pixels of a tile.

@@ -73,7 +73,7 @@ pub(crate) trait Accumulator: Copy {
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
     /// `self * scalars[i] + c`, fused if the ISA can. `i < SCALARS` must be known to the compiler once
-    /// loops are unrolled.
+    /// loops are unrolled. Of units, all values are multiplied, and added to the sum: `self` are those of W.
     fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
     /// `self + b`.
@@ -91,7 +91,7 @@ pub(crate) trait Accumulator: Copy {
     /// Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
     unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
 
-    /// `self * b + c`, fused if the ISA can.
+    /// `self * b + c`, fused if the ISA can. Of units, `self` are those of X.
     fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.

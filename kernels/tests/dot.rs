@@ -2,10 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::dot::{
-    Byte, BytePixels, DotKernels, Output, Requantise, Unit, dot_kernels, four, kept_sums, pair,
-};
-use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps};
+use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
+use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps, dot_kernels};
 
 /// Channels of a block in units: none, one, an odd number, and many.
 const UNITS: [usize; 4] = [0, 1, 7, 70];
@@ -87,7 +85,7 @@ fn tiles_are_sums_of_products() {
                 .collect();
             let mut arranged = w.clone();
             kernels.arrange(&mut arranged);
-            let mut tile = units_of(numbers, TILES * mr * nr);
+            let mut tile = sums_of(numbers, TILES * mr * nr);
             let before = tile.clone();
             for accumulate in [false, true] {
                 tile.copy_from_slice(&before);
@@ -111,7 +109,7 @@ fn tiles_are_sums_of_products() {
 }
 
 /// Sums of earlier blocks.
-fn units_of(numbers: &mut Numbers, len: usize) -> Vec<i32> {
+fn sums_of(numbers: &mut Numbers, len: usize) -> Vec<i32> {
     (0..len).map(|_| numbers.below(1 << 20) as i32 - (1 << 19)).collect()
 }
 
@@ -274,8 +272,9 @@ fn slices_that_are_too_short_are_refused() {
                 kernels.units_of_pixels(kernels.unit(), &x, 0, (&mut to, ld));
             })
         };
-        assert_eq!(pixels(11, 4, 4, (6, 2)), "X is too short");
-        assert_eq!(pixels(100, 9, 9, (6, 2)), "the units do not fit a pixel");
+        assert_eq!(pixels(11, 4, 4, (3 * 4, 4)), "X is too short");
+        assert_eq!(pixels(100, 4, 4, (9, 4)), "the units end within a pixel");
+        assert_eq!(pixels(100, 9, 9, (4, 2)), "the units do not fit a pixel");
         assert_eq!(pixels(100, 9, 0, (6, 0)), "the units do not fit a pixel");
     });
 }

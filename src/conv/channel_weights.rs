@@ -14,6 +14,7 @@ use crate::conv::panels::StepOrder;
 use crate::conv::planes;
 use crate::conv::shares::Part;
 use crate::element::Element;
+use crate::machine::{Machine, Work};
 
 /// Steps of k in a block, at most: 64 channels of a 3x3 kernel. A panel of 32 `f32` channels then exceeds the
 /// L1 cache, but it is read in order and prefetched. Shorter blocks would store and load sums more often,
@@ -39,7 +40,7 @@ pub(crate) struct ChannelWeights {
     pub(crate) rows: usize,
     /// The same, with the padding of the last panel.
     pub(crate) padded: usize,
-    /// Input channels of a group, and the same in blocks of K.
+    /// Input channels of a group, or units of them, and the same in blocks of K.
     pub(crate) channels: usize,
     pub(crate) k: Blocks,
     pub(crate) taps: usize,
@@ -56,7 +57,6 @@ impl ChannelWeights {
         let geometry = request.geometry;
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
-        // ConvTranspose multiplies one tap at a time.
         let k = channel_blocks(geometry.op, channels, taps);
         let panels = ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(no_kernel)?;
         let padded = panels.padded(rows);
@@ -127,6 +127,13 @@ impl ChannelWeights {
     /// Packed values of a group.
     pub(crate) fn group_len(&self) -> usize {
         self.padded * self.steps()
+    }
+
+    /// Parts of the output channels, each of which reads all pixels it computes: groups, or panels, if packed values of
+    /// `bytes` bytes leave the L2 cache. They are read again for each chunk of pixels, so tasks share these, and not pixels.
+    pub(crate) fn parts(&self, machine: &Machine, bytes: usize) -> usize {
+        let bytes = self.len() as f64 * bytes as f64;
+        self.groups * if machine.fetch_weights(bytes, bytes) == Work::default() { 1 } else { self.count() }
     }
 
     pub(crate) fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {

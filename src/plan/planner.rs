@@ -312,6 +312,17 @@ impl Planner {
         Ok((self.checked_machine(name)?, self.threads))
     }
 
+    /// The first thing beside machine, threads and accuracy that was asked for.
+    pub(crate) fn wish_beyond_threads(&self) -> Option<&'static str> {
+        let wishes = [
+            (self.activation != Activation::None, "activation"),
+            (self.algorithm.is_some(), "choice of algorithms"),
+            (self.workspace_limit != usize::MAX, "limit of the workspace"),
+            (self.packed.is_some(), "weights of another plan"),
+        ];
+        wishes.into_iter().find_map(|(is_asked, wish)| is_asked.then_some(wish))
+    }
+
     /// For a layer of a chain, on some threads.
     pub(crate) fn of_chain(&self, threads: usize, activation: Activation) -> Self {
         Self { activation, threads, workspace_limit: usize::MAX, ..self.clone() }

@@ -1,8 +1,8 @@
 //! Convolutions of bytes: random layers on every ISA and in all types, against the definition, and refusals.
 
 use convoke::{
-    Byte, Conv, ErrorKind, Geometry, Isa, Op, Planner, Quantised, QuantisedPlan, QuantisedRun, Scales, Threads,
-    Workspace, reference,
+    Activation, Byte, Conv, ErrorKind, Geometry, Isa, Op, Planner, Quantised, QuantisedPlan, QuantisedRun, Scales,
+    Threads, Workspace, reference,
 };
 use proptest::prelude::*;
 
@@ -286,6 +286,12 @@ fn bad_input_is_refused_with_its_rule() {
     let tiny = weights.scaled(&Scales { w_scale: &[1.0, 0.0], ..scales }).unwrap_err();
     check(tiny, ErrorKind::InvalidInput, "Conv: w_scale is 0, it must be positive and finite");
 
+    let infinite = weights.scaled(&Scales { x_scale: 1e30, w_scale: &[1e30], ..scales }).unwrap_err();
+    let text = "Conv: the scale of output channel 0, x_scale * w_scale / y_scale, is inf";
+    check(infinite, ErrorKind::InvalidInput, text);
+    let relu = planner.clone().activation(Activation::Relu).plan_quantised::<u8, i8, u8>(conv.clone(), &[1, 3, 5]);
+    check(relu.unwrap_err(), ErrorKind::Unavailable, "Conv: a plan of bytes has no activation");
+
     let scaled = weights.scaled(&scales).unwrap();
     let mut y = [9; 10];
     let x = plan.run(QuantisedRun::new(&[0; 14], &weights, &scaled, &mut y)).unwrap_err();
@@ -302,12 +308,13 @@ fn bad_input_is_refused_with_its_rule() {
         let other = planner.plan_quantised::<u8, i8, u8>(conv, &x_shape).unwrap();
         let foreign = other.pack(&vec![1; other.geometry().weight_len()], &[], None).unwrap();
         let of_foreign = foreign.scaled(&scales).unwrap();
-        let text = "Conv: the weights, or their scales, are not those of a plan of this layer";
-        for (weights, scaled) in [(&foreign, &scaled), (&foreign, &of_foreign), (&weights, &of_foreign)] {
-            let foreign = plan.run(QuantisedRun::new(&[0; 15], weights, scaled, &mut y)).unwrap_err();
-            check(foreign, ErrorKind::PackedMismatch, text);
-        }
+        let run = plan.run(QuantisedRun::new(&[0; 15], &foreign, &of_foreign, &mut y)).unwrap_err();
+        let text = "Conv: the weights are not those of a plan of this layer: pack again";
+        check(run, ErrorKind::PackedMismatch, text);
     }
+    let others = plan.pack(&[2; 6], &[], None).unwrap().scaled(&scales).unwrap();
+    let run = plan.run(QuantisedRun::new(&[0; 15], &weights, &others, &mut y)).unwrap_err();
+    check(run, ErrorKind::PackedMismatch, "Conv: the scales were made for other weights");
     assert_eq!(y, [9; 10], "Y is untouched");
 
     // Kernels of as many taps have other shapes.
@@ -322,4 +329,14 @@ fn bad_input_is_refused_with_its_rule() {
     // Weights of the same layer on another X are accepted.
     let longer = planner.plan_quantised::<u8, i8, u8>(conv, &[1, 3, 9]).unwrap();
     longer.run(QuantisedRun::new(&[1; 27], &weights, &scaled, &mut [0; 18])).unwrap();
+}
+
+/// Tables of rows of padding alone were repeated with a shift, beyond an X without rows.
+#[test]
+fn an_x_without_rows_is_padding_alone() {
+    for (channels, width, pad) in [(4, 40, 1), (64, 60, 0)] {
+        let conv = Conv::new([2, channels, 3, 3]).pads([3, pad, 3, pad]);
+        let y = run(conv, &[1, channels, 0, width], (&[], &vec![1_i8; 2 * channels * 9], &[]), &Scales::integer(5_u8));
+        assert!(y.iter().all(|y| *y == 0), "{channels} channels");
+    }
 }

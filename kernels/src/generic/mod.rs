@@ -10,6 +10,7 @@
 pub(crate) mod activation;
 pub(crate) mod depthwise;
 pub(crate) mod depthwise_transposed;
+pub(crate) mod dot;
 pub(crate) mod gemm;
 pub(crate) mod grouped;
 pub(crate) mod interleave;

@@ -48,7 +48,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &D
     }
 }
 
-/// The same tiles, of groups of one channel, and with no activation but a clamp.
+/// The same tiles, of groups of one channel, with the clamp of an epilogue whose sums are [kept](crate::dot::kept_sums).
 ///
 /// # Safety
 /// As [`pixels`].

@@ -30,7 +30,7 @@ crate::generic::kernels! {
     group: 4 x [2 3 4], 8 x [2];
 }
 
-crate::dot::kernels! {
+crate::generic::dot::kernels! {
     mod of_pairs: crate::Isa::Portable, #[inline(never)], Pairs in Pairs8;
     "i16": 8 x [1 2 3 4];
     dw: 8 x [1 2 3 4];

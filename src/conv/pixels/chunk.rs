@@ -53,7 +53,7 @@ pub(super) struct TileGroup<'a> {
 }
 
 impl PixelTiling {
-    /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel.
+    /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel, or units of them.
     pub(super) fn book<A>(&self, scratch: &mut Ledger, channels: usize) -> ChunkScratch<A> {
         let geometry = &self.geometry;
         let (copied, repeated) = self.source.copy_lens();
@@ -119,7 +119,12 @@ impl<'a> RunWriter<'_, 'a> {
         let mut tile = range.start;
         while tile < range.end {
             let end = self.tiles.end_of_height(tile).min(range.end);
-            let (count, repeats, shift) = self.rows(tile, end).unwrap_or_else(|| self.alike(tile, end));
+            // Where X has no rows, all taps are padding, which does not move on.
+            let is_empty = self.writer.places.window.rows() == 0;
+            let (count, repeats, shift) = match is_empty {
+                true => (1, 1, 0),
+                false => self.rows(tile, end).unwrap_or_else(|| self.alike(tile, end)),
+            };
             let before = self.written;
             for tile in tile..tile + count {
                 self.write_tile(tile, if repeats == 1 { 0 } else { before });

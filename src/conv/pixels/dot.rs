@@ -124,7 +124,7 @@ impl DotLayer {
         let pixels = widths[0].len().min(widths[1].len());
         let is_joined = k.count() == 1 && super::gemm::joins_taps(geometry, units);
         let x = XValues { is_direct: false, bytes: size_of::<i32>(), counts_padding: unit == Unit::Bytes };
-        let parts = geometry.group;
+        let parts = weights.parts(machine, size_of::<i32>());
         let needs = TileNeeds { pixels, in_rows: false, channels: units, repeats: 1, parts, is_joined, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, usize::MAX)?;
         let (columns, panels) = (tiling.chunks(), geometry.group * weights.count());
@@ -222,7 +222,7 @@ impl DotLayer {
         let Part { columns, panels, .. } = self.split.part(task);
         let tiling = &self.tiling;
         let mut arena = Arena::new(scratch);
-        let x = Units { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, unit: self.unit() };
+        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, unit: self.unit() };
         let strides = tiling.geometry.input_strides();
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
         let sums = arena.get(self.sums);
@@ -346,7 +346,7 @@ impl Split for DotLayer {
 }
 
 /// Bytes in units.
-struct Units<'a, X> {
+struct UnitReader<'a, X> {
     isa: Isa,
     kernels: &'static DotKernels,
     x: &'a [X],
@@ -354,7 +354,7 @@ struct Units<'a, X> {
     unit: Unit,
 }
 
-impl<X: Byte> PixelReader<i32> for Units<'_, X> {
+impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
     fn in_place(&self) -> Option<&[i32]> {
         None
     }

@@ -83,10 +83,7 @@ impl<A: Real> PixelBlocking<A> {
         let kernels = [narrow, widths.last().unwrap_or(narrow)];
         let pixels = kernels[0].len().min(kernels[1].len());
         let is_joined = weights.k.count() == 1 && joins_taps(geometry, geometry.in_channels);
-        // Weights that leave the L2 cache are read again for each chunk: then tasks share the panels, and not the pixels.
-        let bytes = (geometry.weight_len() * size_of::<A>()) as f64;
-        let stays = machine.fetch_weights(bytes, bytes) == Work::default();
-        let (channels, parts) = (weights.channels, geometry.group * if stays { 1 } else { weights.count() });
+        let (channels, parts) = (weights.channels, weights.parts(machine, size_of::<A>()));
         let x = XValues::of::<T>();
         let needs = TileNeeds { pixels, in_rows: false, channels, repeats: 1, parts, is_joined, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, most_bytes)?;

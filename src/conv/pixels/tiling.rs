@@ -97,7 +97,7 @@ pub(super) struct TileNeeds {
     pub(super) pixels: usize,
     /// Whether a tile has pixels of one row alone.
     pub(super) in_rows: bool,
-    /// Channels of X that a task reads, at most. Each counts as often as it is repeated.
+    /// Channels of X that a task reads, at most, or units of them. Each counts as often as it is repeated.
     pub(super) channels: usize,
     /// Channels of Y for each channel of X, if that is repeated for them.
     pub(super) repeats: usize,
@@ -271,8 +271,9 @@ impl PixelTiling {
 
     /// How often the chunks read all weights: each reads those of its phase.
     pub(super) fn reads_of_weights(&self) -> f64 {
-        let taps: usize = self.phases.iter().map(|tiles| tiles.chunks() * tiles.phase.taps()).sum();
-        taps as f64 / self.geometry.kernel_volume() as f64
+        // As f64: hostile sizes may exceed usize.
+        let taps: f64 = self.phases.iter().map(|tiles| tiles.chunks() as f64 * tiles.phase.taps() as f64).sum();
+        taps / self.geometry.kernel_volume() as f64
     }
 
     /// Taps of the kernel that are one tap of a call.

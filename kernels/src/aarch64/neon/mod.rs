@@ -48,7 +48,7 @@ crate::generic::kernels! {
     group: 4 x [3 4 6], 8 x [2 3 4], 12 x [2];
 }
 
-crate::dot::kernels! {
+crate::generic::dot::kernels! {
     mod of_pairs: crate::Isa::Neon, #[target_feature(enable = "neon")], Pairs in Pairs4, split 4;
     "i16": 4 x [1 2 3 4 5 6 7 8 9], 8 x [1 2 3 4 5 6 7 8 9];
     dw: 8 x [1 2 3 4 5 6 7];

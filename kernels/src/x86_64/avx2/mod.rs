@@ -44,7 +44,7 @@ crate::generic::kernels! {
 }
 
 #[cfg(feature = "avx2")]
-crate::dot::kernels! {
+crate::generic::dot::kernels! {
     mod of_pairs: crate::Isa::Avx2, #[target_feature(enable = "avx2,fma")], Pairs in Pairs8;
     "i16": 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
     dw: 16 x [1 2 3 4 5 6 7];

@@ -377,14 +377,17 @@ impl Simd for F64x4 {
 }
 
 /// 8 units of two values of 16 bits, or 8 sums of 32 bits.
+#[cfg(feature = "avx2")]
 #[derive(Clone, Copy)]
 pub(crate) struct Pairs8(__m256i);
 
+#[cfg(feature = "avx2")]
 crate::x86_64::dot_products!(Pairs8: 8 by epi32, |units, scalars, sums| {
     _mm256_add_epi32(sums, _mm256_madd_epi16(units, scalars))
 });
 
 /// The operations on sums of 32 bits.
+#[cfg(feature = "avx2")]
 mod epi32 {
     use core::arch::x86_64::*;
     pub(super) use core::arch::x86_64::{

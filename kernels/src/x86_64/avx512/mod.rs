@@ -54,14 +54,14 @@ crate::generic::kernels! {
     group: 8 x [8], 16 x [6 8], 24 x [4 6 8], 32 x [2 3 4 6], 40 x [3 4], 48 x [4], 56 x [2 3];
 }
 
-crate::dot::kernels! {
+crate::generic::dot::kernels! {
     mod of_pairs: crate::Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
     Pairs in Pairs16;
     "i16": 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13];
     dw: 32 x [1 2 3 4 5 6 7 8];
 }
 
-crate::dot::kernels! {
+crate::generic::dot::kernels! {
     mod of_bytes: crate::Isa::Avx512,
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx512vnni,avx2,fma")],
     Bytes in Bytes16;
