@@ -107,12 +107,12 @@ pub struct QuantisedPlan<X, W, Y> {
     threads: usize,
     isa: Isa,
     /// The first one that takes the weights is used. The last one takes all.
-    methods: Vec<Method>,
+    methods: Vec<QuantisedMethod>,
     of: PhantomData<fn(X, W) -> Y>,
 }
 
 /// A way to compute the layer, and what its weights are.
-struct Method {
+struct QuantisedMethod {
     format: QuantisedFormat,
     layer: Tasks<DotLayer>,
 }
@@ -233,7 +233,7 @@ impl Planner {
                     Ok(layer) => {
                         let (weight_shape, group) = (geometry.weight_shape(), geometry.group);
                         let format = QuantisedFormat { weight_shape, group, order: layer.format() };
-                        methods.push(Method { format, layer: Tasks::new(Box::new(layer), shape) });
+                        methods.push(QuantisedMethod { format, layer: Tasks::new(Box::new(layer), shape) });
                     }
                     Err(reason) => refusal = Some(reason),
                 }
