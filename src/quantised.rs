@@ -371,14 +371,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         let of_thread = layer.scratch.lines();
         let mut own = None;
         let scratch = match workspace {
-            Some((lines, unaligned)) => {
-                let (has, needs) = (size_of_val(lines), slots * of_thread * size_of::<Line>());
-                if has < needs {
-                    let has = Workspace::description(has, unaligned);
-                    bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
-                }
-                lines
-            }
+            Some(workspace) => Workspace::checked(workspace, op, (slots, of_thread))?,
             None => own.insert(Workspace::with_bytes(slots * of_thread * size_of::<Line>())?).lines(),
         };
         let requantise =

@@ -33,6 +33,16 @@ pub(crate) struct GemmSplit {
 }
 
 impl GemmSplit {
+    /// Chunks of the pixels of all images. Too few of them for `threads` threads are computed in shares of the panels.
+    pub(crate) fn of_chunks(columns: usize, panels: usize, threads: usize) -> Self {
+        let mut split = Self { images: 1, groups: 1, columns, panels, shares: 1 };
+        let tasks = split.tasks();
+        if threads > 1 && tasks < TASKS_PER_THREAD * threads {
+            split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, panels.max(1));
+        }
+        split
+    }
+
     /// Tasks of all shares. Saturates: hostile sizes may exceed `usize`.
     pub(crate) fn tasks(&self) -> usize {
         self.tasks_of_share().saturating_mul(self.shares)

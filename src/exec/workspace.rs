@@ -7,6 +7,7 @@ use core::marker::PhantomData;
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::Op;
 use crate::error::{Error, bail};
 
 /// A cache line, the unit and alignment of the workspace.
@@ -106,6 +107,23 @@ impl<'a> Workspace<'a> {
                 format!("the workspace has {bytes} bytes in lines of 64, of the {} that were borrowed", bytes + lost)
             }
         }
+    }
+
+    /// The memory of a workspace, whose size is for error messages, if it is enough for `slots` threads.
+    ///
+    /// # Errors
+    /// [`Workspace`](crate::ErrorKind::Workspace).
+    pub(crate) fn checked(
+        (lines, unaligned): (&mut [Line], usize),
+        op: Op,
+        (slots, of_thread): (usize, usize),
+    ) -> Result<&mut [Line], Error> {
+        let (has, needs) = (size_of_val(lines), slots * of_thread * size_of::<Line>());
+        if has < needs {
+            let has = Self::description(has, unaligned);
+            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
+        }
+        Ok(lines)
     }
 
     pub(crate) fn lines(&mut self) -> &mut [Line] {

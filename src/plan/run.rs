@@ -236,7 +236,7 @@ impl<T: Element> Plan<T> {
         let of_thread = method.recipe.scratch.lines();
         let mut own = None;
         let scratch = match workspace {
-            Some(workspace) => self.checked_scratch(workspace, slots, of_thread)?,
+            Some(workspace) => Workspace::checked(workspace, self.geometry.op, (slots, of_thread))?,
             None => own.insert(Workspace::with_bytes(slots * of_thread * size_of::<Line>())?).lines(),
         };
         let (weights, bias, lowering) = (packed.values(), &*packed.bias, &method.lowering);
@@ -334,21 +334,6 @@ impl<T: Element> Plan<T> {
         // Pixels without channels have no elements, and a distance would lead lowerings beyond X.
         let pixel = pixel.filter(|_| channels > 0).unwrap_or(channels);
         Ok(Strides::new(layout, channels, positions, pixel))
-    }
-
-    /// The memory of a workspace, if it is enough for some threads.
-    fn checked_scratch<'s>(
-        &self,
-        (lines, unaligned): (&'s mut [Line], usize),
-        slots: usize,
-        of_thread: usize,
-    ) -> Result<&'s mut [Line], Error> {
-        let (op, has, needs) = (self.geometry.op, size_of_val(lines), slots * of_thread * size_of::<Line>());
-        if has < needs {
-            let has = Workspace::description(has, unaligned);
-            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
-        }
-        Ok(lines)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::conv::channel_tiles::ChannelPanels;
 use crate::conv::channel_weights::{ChannelWeights, channel_blocks};
 use crate::conv::contract::no_kernel;
 use crate::conv::panels::StepOrder;
-use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
+use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::PixelPlace;
 use crate::exec::region::{Region, Stores};
 use crate::exec::split::{Patch, Split};
@@ -128,10 +128,7 @@ impl DotLayer {
         let needs = TileNeeds { pixels, in_rows: false, channels: units, repeats: 1, parts, is_joined, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, usize::MAX)?;
         let (columns, panels) = (tiling.chunks(), geometry.group * weights.count());
-        let mut split = GemmSplit { images: 1, groups: 1, columns, panels, shares: 1 };
-        if threads > 1 && split.tasks() < TASKS_PER_THREAD * threads {
-            split.shares = (TASKS_PER_THREAD * threads).div_ceil(split.tasks().max(1)).clamp(1, panels.max(1));
-        }
+        let split = GemmSplit::of_chunks(columns, panels, threads);
         // Sums stay in the L1 cache.
         let tile_len = pixels * weights.nr();
         let group = (machine.l1_bytes / 4 / (tile_len * size_of::<i32>())).max(1);
@@ -236,10 +233,9 @@ impl DotLayer {
                     chunk.for_each_batch(self.group, |batch| {
                         for panel in panels.clone() {
                             for tiles in batch.iter().flatten() {
-                                let panel = (group, panel % count);
-                                let nr = multiply((weights, widths), (&chunk, tiles, x), io.weights, panel, sums);
-                                let channels =
-                                    weights.outputs_of(&(group * count + panel.1..group * count + panel.1 + 1));
+                                let of_group = (group, panel % count);
+                                let nr = multiply((weights, widths), (&chunk, tiles, x), io.weights, of_group, sums);
+                                let channels = weights.outputs_of(&(panel..panel + 1));
                                 let place = PixelPlace { channels, ..tiles.place.clone() };
                                 self.store(io, &place, (sums, nr), &mut scratch);
                             }

@@ -11,7 +11,7 @@ use super::source::Widened;
 use super::tiling::{PixelTiling, TileNeeds, TiledPhase, XValues};
 use crate::conv::channel_weights::ChannelWeights;
 use crate::conv::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
-use crate::conv::shares::{GemmSplit, Part, TASKS_PER_THREAD};
+use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::{Finish, OutputStore, PixelPlace};
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
@@ -94,11 +94,7 @@ impl<A: Real> PixelBlocking<A> {
         let kept = if is_whole { 1 } else { near };
         // Tasks have panels of several groups, so that they write the tables of a chunk once.
         let (columns, panels) = (tiling.chunks(), geometry.group * weights.count());
-        let mut split = GemmSplit { images: 1, groups: 1, columns, panels, shares: 1 };
-        let tasks = split.tasks();
-        if threads > 1 && tasks < TASKS_PER_THREAD * threads {
-            split.shares = (TASKS_PER_THREAD * threads).div_ceil(tasks.max(1)).clamp(1, panels.max(1));
-        }
+        let split = GemmSplit::of_chunks(columns, panels, threads);
         Ok(Self { weights, tiling, split, kernels, group, kept })
     }
 
