@@ -22,6 +22,7 @@ ROOT = HERE.parent.parent
 LABELS = {
     "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
     "candle": "candle", "xnnpack": "XNNPACK", "onednn": "oneDNN", "onednn-blocked": "oneDNN, blocked",
+    "onnxruntime-blocked": "onnxruntime, blocked",
 }
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3

@@ -44,6 +44,7 @@ SETTINGS = {
     "xnnpack": "as the delegate of TensorFlow Lite's interpreter, for a model of one operator, mirrored if the odd element of the padding is at the beginning",
     "onednn": "its C interface, with the layout of the weights that it picks",
     "onednn-blocked": "the same, with the layouts of X and Y that it picks; the conversions to and from them are not timed",
+    "onnxruntime-blocked": "the node of its blocked layout alone, input and output bound; the nodes that convert to and from it are not timed",
 }
 # The layer that measures the cost of a call: one multiply-add.
 CALL = {
@@ -54,7 +55,7 @@ CALL = {
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
 RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
 # Libraries whose own layout has channels last, and the packages of Python that have them.
-LAST = {"xnnpack": "ai-edge-litert", "onednn": onednn.PACKAGE, "onednn-blocked": onednn.PACKAGE}
+LAST = {"xnnpack": "ai-edge-litert", "onednn": onednn.PACKAGE, "onednn-blocked": onednn.PACKAGE, "onnxruntime-blocked": "onnxruntime"}
 # With which libraries each layout is compared.
 LIBRARIES = {"channels-first": [*PYTHON, *RUST], "channels-last": [*LAST, "onnxruntime"]}
 # ISAs that another library can be held to, too, with the environment that does it.

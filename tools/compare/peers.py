@@ -2,7 +2,7 @@
 
 Its protocol is that of `convoke-tools worker --help`: each line of standard input is a request, and each line of standard output is an answer. Weights are
 constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32. For xnnpack and onednn they are NHWC, and are converted
-from and to NCHW outside of the timing.
+from and to NCHW outside of the timing. The peers whose names end in `-blocked` have them as the library picks, converted likewise.
 """
 
 import contextlib
@@ -28,19 +28,40 @@ class OnnxRuntime:
         candidates = []
         for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_ALL):
             session = ort.InferenceSession(str(folder / "model.onnx"), session_options(level, threads), providers=["CPUExecutionProvider"])
-            source = ort.OrtValue.ortvalue_from_shape_and_type(row["x"], np.float32)
-            source.update_inplace(x)
-            sink = ort.OrtValue.ortvalue_from_shape_and_type(row["y"], np.float32)
-            binding = session.io_binding()
-            binding.bind_ortvalue_input("x", source)
-            binding.bind_ortvalue_output("y", sink)
-            run = lambda session=session, binding=binding: session.run_with_iobinding(binding)
+            run, sink = bound(session, x, row["y"])
             candidates.append((best_of(run, 6), run, sink))
         _, self.run, self.sink = min(candidates, key=lambda c: c[0])
 
     def output(self):
         self.run()
         return self.sink.numpy()
+
+
+class OnnxRuntimeBlocked:
+    """onnxruntime's kernel in its blocked layout, alone. Its optimiser replaces the layer by nodes that convert X, compute, and convert Y, and writes them to a
+    file. Each becomes a session of its own, and only the one that computes is timed. If X has fewer channels than a block, that one reads plain NCHW, and no
+    node converts X."""
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import onnx
+        import onnxruntime as ort
+
+        levels = ort.GraphOptimizationLevel
+        options = session_options(levels.ORT_ENABLE_ALL, threads)
+        options.optimized_model_filepath = str(folder / "blocked.onnx")
+        ort.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+        model = onnx.load(folder / "blocked.onnx")
+        if {node.domain for node in model.graph.node} != {"com.microsoft.nchwc"}:
+            raise ValueError("onnxruntime does not take the layer into its blocked layout")
+        *before, convolution, after = [node_session(model, node, session_options(levels.ORT_DISABLE_ALL, threads)) for node in model.graph.node]
+        for session in before:
+            x = run_once(session, x)
+        self.run, self.sink = bound(convolution, x, run_once(convolution, x).shape)
+        self.after = after
+
+    def output(self):
+        self.run()
+        return run_once(self.after, self.sink.numpy())
 
 
 class OpenVino:
@@ -205,6 +226,33 @@ def session_options(level, threads):
     return options
 
 
+def bound(session, x, shape):
+    """A run whose input and output, of this shape, are bound to memory of their own, and that output."""
+    import onnxruntime as ort
+
+    source, sink = (ort.OrtValue.ortvalue_from_shape_and_type(size, np.float32) for size in (x.shape, shape))
+    source.update_inplace(x)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input(session.get_inputs()[0].name, source)
+    binding.bind_ortvalue_output(session.get_outputs()[0].name, sink)
+    return lambda: session.run_with_iobinding(binding), sink
+
+
+def run_once(session, x):
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+def node_session(model, node, options):
+    """A session of one node of a model, with the constants of the model. Its first input and its output are those of the session."""
+    import onnxruntime as ort
+    from onnx import TensorProto, helper
+
+    source, sink = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (node.input[0], node.output[0]))
+    graph = helper.make_graph([node], node.op_type, [source], [sink], model.graph.initializer)
+    single = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    return ort.InferenceSession(single.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
 def openvino_settings(threads):
     """Restricted to f32. By default it computes in bf16 on CPUs with bf16 arithmetic."""
     return {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
@@ -247,7 +295,10 @@ def mnn_tensor(values):
     return MNN.Tensor(values.shape, MNN.Halide_Type_Float, values, MNN.Tensor_DimensionType_Caffe)
 
 
-PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack, "onednn": OneDnn, "onednn-blocked": OneDnnBlocked}
+PEERS = {
+    "onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack, "onednn": OneDnn, "onednn-blocked": OneDnnBlocked,
+    "onnxruntime-blocked": OnnxRuntimeBlocked,
+}
 
 
 def best_of(run, times):

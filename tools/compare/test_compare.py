@@ -1,9 +1,10 @@
-"""Tests of compare.py and common.py with workers that answer, die, hang and answer nonsense, and of layers as XNNPACK and oneDNN have them:
+"""Tests of compare.py and common.py with workers that answer, die, hang and answer nonsense, and of layers as XNNPACK, oneDNN and onnxruntime have them:
 `python -m unittest discover tools/compare`.
 
-They need numpy and tqdm. Those that run XNNPACK and oneDNN are skipped without these.
+They need numpy and tqdm. Those that run XNNPACK, oneDNN and onnxruntime are skipped without these.
 """
 
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -180,7 +181,7 @@ class Options(unittest.TestCase):
             (["--from", "no/such.json"], "no/such.json: No such file"),
             (["--from", __file__], "is not a result of this version"),
             (["--peers", "onednn"], "no library onednn; there are onnxruntime,"),
-            (["--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn, onednn-blocked, onnxruntime"),
+            (["--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn, onednn-blocked, onnxruntime-blocked, onnxruntime"),
             (["--layout", "channels-last", "--isa", "avx2", "--peers", "xnnpack"], "no library xnnpack; there are onednn, onednn-blocked"),
             (["--layout", "channels-last", "--readme"], "those of channels first"),
             (["--isa", "avx2"], "only with --layout channels-last"),
@@ -322,6 +323,25 @@ class ChannelsLast(unittest.TestCase):
             with self.subTest(row=row):
                 self.close(peers.OneDnn(row, None, *operands, 1).output(), row, operands)
                 self.close(peers.OneDnnBlocked(row, None, *operands, 1).output(), row, operands)
+
+    @unittest.skipUnless(importlib.util.find_spec("onnxruntime"), "needs onnxruntime and onnx")
+    def test_onnxruntime_runs_layers_in_its_blocked_layout(self):
+        plain = [1, 1], [0, 0, 0, 0]
+        for taken, (row, *_) in [
+            (True, layer("Conv", [2, 20, 5, 6], 36, [1, 1], *plain)),
+            (True, layer("Conv", [1, 32, 8, 8], 6, [3, 3], [2, 2], [1, 1, 1, 1])),
+            (True, layer("Conv", [1, 3, 8, 8], 16, [3, 3], [2, 2], [0, 0, 1, 1])),
+            (True, layer("Conv", [1, 20, 6, 5], 20, [3, 3], *plain, group=20, dilations=[2, 1])),
+            (True, layer("Conv", [1, 32, 4, 4], 32, [3, 3], *plain, group=2)),
+            (False, layer("Conv", [1, 17, 4, 4], 16, [3, 3], *plain)),
+            (False, layer("ConvTranspose", [1, 16, 4, 4], 16, [2, 2], [2, 2], [0, 0, 0, 0])),
+        ]:
+            with self.subTest(row=row), tempfile.TemporaryDirectory() as folder:
+                folder = pathlib.Path(folder)
+                compare.write_operands(row, folder)
+                operands = [peers.read(folder / f"{name}.bin", shape) for name, shape in [("x", row["x"]), ("w", row["w"]), ("b", [row["y"][1]])]]
+                with contextlib.nullcontext() if taken else self.assertRaisesRegex(ValueError, "does not take the layer"):
+                    self.close(peers.OnnxRuntimeBlocked(row, folder, *operands, 1).output(), row, operands)
 
     @unittest.skipUnless(onednn.is_installed(), "needs onednn-cpu-gomp")
     def test_onednn_is_held_to_avx2(self):
