@@ -12,7 +12,8 @@
 use super::gemm::{add_tile, store_tile, store_transposed};
 use crate::activation::{ActivateArgs, Activation};
 use crate::pixel::{PixelArgs, PixelOutput, PixelStore, PixelTaps};
-use crate::simd::{Accumulator, Simd};
+use crate::simd::{Accumulator, Simd, prefetch};
+use crate::ukernel::Prefetch;
 
 /// Tiles of `MR` pixels times `NRV` vectors of channels.
 ///
@@ -243,7 +244,7 @@ unsafe fn steps<V: Accumulator, const MR: usize, const NRV: usize>(
     }
 }
 
-/// Row `k` of the weights.
+/// Row `k` of the weights. It prefetches those of a later step: in a network, weights are in no cache near.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: the row is readable.
@@ -253,7 +254,12 @@ unsafe fn row<V: Accumulator, const NRV: usize>(w: *const V::Elem, k: usize) -> 
     unsafe {
         let mut b = [V::splat(V::Elem::default()); NRV];
         for j in 0..NRV {
-            b[j] = V::load(w.add((k * NRV + j) * V::LANES));
+            let at = w.add((k * NRV + j) * V::LANES);
+            // Once for each line.
+            if const { V::LANES * size_of::<V::Elem>() } * j % Prefetch::LINE == 0 {
+                prefetch(at.cast::<u8>().wrapping_add(Prefetch::STREAM_BYTES));
+            }
+            b[j] = V::load(at);
         }
         b
     }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use convoke::{DType, Explanation, bf16, f16};
+use convoke::{DType, Explanation, Operator, bf16, f16};
 use convoke_tools::onnx::graph::{ConvNode, Graph};
 use serde::Serialize;
 
@@ -235,14 +235,14 @@ impl ProfileArgs {
                 entry.insert(Session::new(self.choice.planner()?, node.dtype, self.threads, self.seconds)?)
             }
         };
-        let record = run_node(session, name, node)?;
+        let record = run_node(session, name, &self.choice.operator(node.operator.clone()), node)?;
         known.insert(key, record.clone());
         Ok(record)
     }
 }
 
-fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRecord> {
-    let (operator, x) = (&node.operator, node.geometry.input_shape());
+fn run_node(session: &mut Session, name: &str, operator: &Operator, node: &ConvNode) -> Result<NodeRecord> {
+    let x = node.geometry.input_shape();
     let (figures, explanation) = match node.dtype {
         DType::F32 => session.run::<f32>(operator, &x),
         DType::F64 => session.run::<f64>(operator, &x),
