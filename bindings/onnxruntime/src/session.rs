@@ -21,8 +21,8 @@ pub(crate) struct Session {
     tuning: Mutex<TuningFile>,
     /// Workspaces that no run uses at the moment: as many as runs were active at the same time.
     workspaces: Mutex<Vec<Workspace<'static>>>,
-    /// The same for buffers of regions.
-    buffers: Mutex<Vec<Vec<Buffer>>>,
+    /// The same for the tensors of regions.
+    memories: Mutex<Vec<Memory>>,
     /// Estimates of layers, by what they are.
     estimates: Mutex<HashMap<Estimated, Option<f64>>>,
 }
@@ -30,30 +30,23 @@ pub(crate) struct Session {
 /// What an estimate is of: the element type, the operator, the activation as text, and the shape of X.
 type Estimated = (DType, Operator, String, Vec<usize>);
 
-/// Memory for a tensor of a region, aligned to a cache line.
+/// Elements of a cache line.
+pub(crate) const LINE: usize = 64 / size_of::<f32>();
+
+/// Memory for the tensors of a region.
 #[derive(Default)]
-pub(crate) struct Buffer(Vec<f32>);
+struct Memory(Vec<f32>);
 
-impl Buffer {
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
-
-    fn grow(&mut self, len: usize) -> Result<()> {
-        let len = len + Self::LINE / size_of::<f32>();
-        if self.0.len() < len {
-            self.0 = buffer(len)?;
-            self.0.resize(len, 0.0);
+impl Memory {
+    /// So many elements, from the beginning of a cache line on.
+    fn elements(&mut self, len: usize) -> Result<&mut [f32]> {
+        let most = len.saturating_add(LINE);
+        if self.0.len() < most {
+            self.0 = buffer(most)?;
+            self.0.resize(most, 0.0);
         }
-        Ok(())
-    }
-
-    pub(crate) fn view(&self) -> &[f32] {
-        &self.0[self.0.as_ptr().align_offset(Self::LINE)..]
-    }
-
-    pub(crate) fn elements(&mut self) -> &mut [f32] {
-        let first = self.0.as_ptr().align_offset(Self::LINE);
-        &mut self.0[first..]
+        let first = self.0.as_ptr().align_offset(LINE * size_of::<f32>());
+        Ok(&mut self.0[first..first + len])
     }
 }
 
@@ -78,7 +71,7 @@ impl Session {
             tuning: Mutex::new(tuning),
             workspaces: Mutex::default(),
             estimates: Mutex::default(),
-            buffers: Mutex::default(),
+            memories: Mutex::default(),
         })
     }
 
@@ -202,15 +195,11 @@ impl Session {
         result
     }
 
-    /// Lends buffers of so many elements at least, which no other run uses. They keep the sizes that they grow to.
-    pub(crate) fn with_buffers<R>(&self, sizes: &[usize], body: impl FnOnce(&mut [Buffer]) -> Result<R>) -> Result<R> {
-        let mut buffers = lock(&self.buffers).pop().unwrap_or_default();
-        if buffers.len() < sizes.len() {
-            buffers.resize_with(sizes.len(), Buffer::default);
-        }
-        let grown = buffers.iter_mut().zip(sizes).try_for_each(|(buffer, size)| buffer.grow(*size));
-        let result = grown.and_then(|()| body(&mut buffers));
-        lock(&self.buffers).push(buffers);
+    /// Lends so many elements that no other run uses, from the beginning of a cache line on.
+    pub(crate) fn with_memory<R>(&self, len: usize, body: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
+        let mut memory = lock(&self.memories).pop().unwrap_or_default();
+        let result = memory.elements(len).and_then(body);
+        lock(&self.memories).push(memory);
         result
     }
 }

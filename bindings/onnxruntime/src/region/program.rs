@@ -1,5 +1,7 @@
 //! The steps of a region for inputs of known shapes: plans, tables, and memory.
 
+use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::Arc;
 
 use convoke::{Layout, PackedWeights, Plan, Planner};
@@ -9,6 +11,7 @@ use crate::concat::concatenated;
 use crate::layer::Packed;
 use crate::region::steps::{Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Mean, Pool, Sources};
+use crate::session::LINE;
 use crate::sum;
 use crate::weights::Planned;
 
@@ -16,8 +19,8 @@ use crate::weights::Planned;
 pub(crate) struct Program {
     pub(crate) acts: Vec<Act>,
     pub(crate) places: Vec<Place>,
-    /// The elements of each buffer.
-    pub(crate) buffers: Vec<usize>,
+    /// Elements of the memory of all tensors that are neither inputs nor outputs.
+    pub(crate) memory: usize,
     /// The shapes of the outputs of the node, by their numbers.
     pub(crate) outputs: Vec<(usize, Vec<usize>)>,
 }
@@ -27,17 +30,18 @@ pub(crate) struct Program {
 pub(crate) enum Place {
     Input(usize),
     Output(usize),
-    /// At the beginning of a buffer, so many elements with channels first.
-    Planes {
-        buffer: usize,
-        len: usize,
-    },
-    /// Channels last, in a buffer, from an element on, with so many elements from one pixel to the next.
-    Pixels {
-        buffer: usize,
-        first: usize,
-        pixel: usize,
-    },
+    Own(Extent),
+}
+
+/// Where a tensor lies in the memory of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The elements of the tensor that has it, or the channels of it.
+    pub(crate) begin: usize,
+    pub(crate) end: usize,
+    /// The first element, and elements from one pixel to the next. Of a tensor whose channels come first, the latter is none.
+    pub(crate) first: usize,
+    pub(crate) pixel: Option<usize>,
 }
 
 /// A step of which all sizes are known.
@@ -181,14 +185,14 @@ impl Program {
         // There is nothing to compute of empty tensors.
         let Making { acts, shapes, .. } = &mut making;
         acts.retain(|act| !shapes[act.writes].contains(&0));
-        let (places, buffers) = making.memory()?;
+        let (places, memory) = making.memory()?;
         let Making { acts, shapes, tensors, .. } = making;
         let of_output = |(tensor, shape): (&Tensor, Vec<usize>)| match tensor.memory {
             Memory::Output(i) => Some((i, shape)),
             _ => None,
         };
         let outputs = tensors.iter().zip(shapes).filter_map(of_output).collect();
-        Ok(Self { acts, places, buffers, outputs })
+        Ok(Self { acts, places, memory, outputs })
     }
 }
 
@@ -336,60 +340,61 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Where each tensor lies, and the sizes of the buffers. A buffer is used again when what it held is not read
-    /// any more.
-    fn memory(&self) -> Result<(Vec<Place>, Vec<usize>)> {
-        let mut last_use = vec![0; self.tensors.len()];
+    /// Where each tensor lies, and the elements of the memory. Tensors share memory if no act needs both. The largest ones are
+    /// placed first, each as near to the beginning as can be.
+    ///
+    /// Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
+    fn memory(&self) -> Result<(Vec<Place>, usize)> {
+        // The acts from the first one that needs a tensor to the last one.
+        let mut needed = vec![None::<(usize, usize)>; self.tensors.len()];
         for (i, act) in self.acts.iter().enumerate() {
             for tensor in act.reads.iter().chain([&act.writes]) {
-                last_use[root(&self.tensors, *tensor).0] = i;
+                needed[root(&self.tensors, *tensor).0].get_or_insert((i, i)).1 = i;
             }
         }
-        let (mut buffers, mut free) = (Vec::<usize>::new(), Vec::<usize>::new());
-        let mut buffer_of = vec![None; self.tensors.len()];
-        for (i, act) in self.acts.iter().enumerate() {
-            let (y, _) = root(&self.tensors, act.writes);
-            if self.tensors[y].memory == Memory::Own && buffer_of[y].is_none() {
-                let len = pixels(&self.shapes[y])?.checked_mul(self.tensors[y].channels);
-                let len = len.ok_or_else(|| Failure::other("a tensor of a region exceeds the memory"))?;
-                // The smallest one that is large enough, or else the largest one, which grows.
-                free.sort_by_key(|buffer| buffers[*buffer]);
-                let at = free.iter().position(|buffer| buffers[*buffer] >= len).or(free.len().checked_sub(1));
-                let buffer = at.map_or(buffers.len(), |at| free.remove(at));
-                if buffer == buffers.len() {
-                    buffers.push(len);
-                }
-                buffers[buffer] = buffers[buffer].max(len);
-                buffer_of[y] = Some(buffer);
+        let mut own = Vec::new();
+        for (tensor, acts) in needed.into_iter().enumerate() {
+            if let (Memory::Own, Some(acts)) = (self.tensors[tensor].memory, acts) {
+                let len = pixels(&self.shapes[tensor])?.checked_mul(self.tensors[tensor].channels);
+                let len = len.and_then(|len| len.checked_next_multiple_of(LINE));
+                own.push((len.ok_or_else(|| Failure::other("a tensor of a region exceeds the memory"))?, tensor, acts));
             }
-            let done = |tensor: &usize| last_use[*tensor] == i;
-            let mut used: Vec<usize> = act
-                .reads
-                .iter()
-                .chain([&act.writes])
-                .map(|tensor| root(&self.tensors, *tensor).0)
-                .filter(done)
-                .collect();
-            used.sort_unstable();
-            used.dedup();
-            free.extend(used.into_iter().filter_map(|tensor| buffer_of[tensor]));
+        }
+        own.sort_by_key(|(len, ..)| Reverse(*len));
+        let mut begins = vec![0; self.tensors.len()];
+        // In the order in which they lie.
+        let mut placed: Vec<(Range<usize>, (usize, usize))> = Vec::new();
+        for (len, tensor, (first, last)) in own {
+            let mut begin = 0_usize;
+            for (other, acts) in &placed {
+                if acts.0 <= last && first <= acts.1 {
+                    if begin.saturating_add(len) <= other.start {
+                        break;
+                    }
+                    begin = begin.max(other.end);
+                }
+            }
+            let end =
+                begin.checked_add(len).ok_or_else(|| Failure::other("the tensors of a region exceed the memory"))?;
+            begins[tensor] = begin;
+            let at = placed.partition_point(|(other, _)| other.start <= begin);
+            placed.insert(at, (begin..end, (first, last)));
         }
         let place = |tensor: usize| {
-            let (root, first) = root(&self.tensors, tensor);
-            match self.tensors[root].memory {
+            let (root, channel) = root(&self.tensors, tensor);
+            let Tensor { memory, layout, channels } = self.tensors[root];
+            match memory {
                 Memory::Input(i) => Place::Input(i),
                 Memory::Output(i) => Place::Output(i),
-                // What nothing is written to is not read.
                 _ => {
-                    let buffer = buffer_of[root].unwrap_or(usize::MAX);
-                    match self.tensors[root].layout {
-                        Layout::ChannelsFirst => Place::Planes { buffer, len: self.shapes[root].iter().product() },
-                        _ => Place::Pixels { buffer, first, pixel: self.tensors[root].channels },
-                    }
+                    let (begin, len) = (begins[root], self.shapes[root].iter().product::<usize>());
+                    let pixel = (layout == Layout::ChannelsLast).then_some(channels);
+                    Place::Own(Extent { begin, end: begin + len, first: begin + channel, pixel })
                 }
             }
         };
-        Ok(((0..self.tensors.len()).map(place).collect(), buffers))
+        let len = placed.iter().map(|(range, _)| range.end).max().unwrap_or(0);
+        Ok(((0..self.tensors.len()).map(place).collect(), len))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A run of a region.
 
-use std::mem::{MaybeUninit, take};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -12,10 +12,10 @@ use crate::api::{Failure, Result, lock};
 use crate::graph;
 use crate::layer::{Layer, execute};
 use crate::region::passes::{self, Part, Pixels};
-use crate::region::program::{Act, Place, Program, What};
+use crate::region::program::{Act, Extent, Place, Program, What};
 use crate::region::steps::{Memory, Step, Tensor};
 use crate::run::{Run, overlaps};
-use crate::session::{Buffer, Session};
+use crate::session::{LINE, Session};
 use crate::sum;
 use crate::weights::MOST_PLANS;
 
@@ -71,7 +71,7 @@ impl RegionLayer {
         for (input, copy) in inputs.iter_mut().zip(&copies) {
             *input = copy.as_deref().unwrap_or(input);
         }
-        self.session.with_buffers(&program.buffers, |buffers| self.compute(run, program, (inputs, outputs), buffers))
+        self.session.with_memory(program.memory, |memory| self.compute(run, program, (inputs, outputs), memory))
     }
 
     /// A run whose tensors are short floats: inputs are converted before, and outputs behind it.
@@ -79,26 +79,29 @@ impl RegionLayer {
         let short = tensors.iter().map(|tensor| tensor.elements::<f16>()).collect::<Result<Vec<_>>>()?;
         let outputs = outputs_of::<f16>(run, program)?;
         let lens = short.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.map_or(0, NonNull::len)));
-        let sizes: Vec<usize> = lens.chain(program.buffers.iter().copied()).collect();
-        self.session.with_buffers(&sizes, |buffers| {
-            let (x, rest) = buffers.split_at_mut(short.len());
-            let (y, buffers) = rest.split_at_mut(outputs.len());
-            for (x, short) in x.iter_mut().zip(&short) {
-                short.convert_to_f32_slice(&mut x.elements()[..short.len()]);
-            }
-            let inputs = x.iter().zip(&short).map(|(x, short)| &x.view()[..short.len()]).collect();
+        let lens: Vec<usize> = lens.map(|len| len.next_multiple_of(LINE)).collect();
+        let len = lens.iter().fold(program.memory, |sum, len| sum.saturating_add(*len));
+        self.session.with_memory(len, |mut memory| {
+            let mut floats = lens.iter().map(|len| memory.split_off_mut(..*len).unwrap_or_default());
+            let x: Vec<_> = floats.by_ref().take(short.len()).collect();
+            let mut y: Vec<_> = floats.collect();
+            let inputs = x.into_iter().zip(&short).map(|(x, short)| {
+                let x = &mut x[..short.len()];
+                short.convert_to_f32_slice(x);
+                &*x
+            });
             let floats = y.iter_mut().zip(&outputs).map(|(y, short)| {
-                let y = &mut y.elements()[..(*short)?.len()];
+                let y = &mut y[..(*short)?.len()];
                 NonNull::new(std::ptr::from_mut(y) as *mut [MaybeUninit<f32>])
             });
-            self.compute(run, program, (inputs, floats.collect()), buffers)?;
+            self.compute(run, program, (inputs.collect(), floats.collect()), memory)?;
             for (y, mut short) in y.iter().zip(outputs).filter_map(|(y, short)| Some((y, short?))) {
                 // SAFETY: onnxruntime gave room for so many elements, and nothing else has this memory.
                 let short = unsafe { short.as_mut() };
                 short.fill(MaybeUninit::new(f16::ZERO));
                 // SAFETY: every element was initialised.
                 let short = unsafe { &mut *(std::ptr::from_mut(short) as *mut [f16]) };
-                short.convert_from_f32_slice(&y.view()[..short.len()]);
+                short.convert_from_f32_slice(&y[..short.len()]);
             }
             Ok(())
         })
@@ -110,10 +113,10 @@ impl RegionLayer {
         run: Run,
         program: &Program,
         (inputs, outputs): (Vec<&[f32]>, Vec<Output<f32>>),
-        buffers: &mut [Buffer],
+        memory: &mut [f32],
     ) -> Result<()> {
-        let mut memory = TensorsOfRun { run, session: &self.session, program, inputs, outputs, buffers };
-        program.acts.iter().try_for_each(|act| memory.compute(act))
+        let tensors = TensorsOfRun { run, session: &self.session, program, inputs, outputs };
+        program.acts.iter().try_for_each(|act| tensors.compute(act, memory))
     }
 }
 
@@ -137,55 +140,64 @@ struct TensorsOfRun<'a> {
     program: &'a Program,
     inputs: Vec<&'a [f32]>,
     outputs: Vec<Output<f32>>,
-    buffers: &'a mut [Buffer],
+}
+
+/// The memory of a region but for what an act writes to.
+#[derive(Clone, Copy)]
+struct Others<'a> {
+    before: &'a [f32],
+    behind: &'a [f32],
+    /// Where the elements behind begin.
+    end: usize,
+}
+
+impl<'a> Others<'a> {
+    fn elements(self, Extent { end, first, .. }: Extent) -> &'a [f32] {
+        let (part, begin) = if first < self.end { (self.before, 0) } else { (self.behind, self.end) };
+        part.get(first - begin..end - begin).unwrap_or_default()
+    }
 }
 
 impl TensorsOfRun<'_> {
-    /// What is read, and the distance of its pixels if it is in a buffer.
-    fn read(&self, tensor: usize) -> Result<(&[f32], Option<usize>)> {
+    /// What is read, and the distance of its pixels if it is in memory of the region with channels last.
+    fn read<'s>(&'s self, tensor: usize, others: Others<'s>) -> Result<(&'s [f32], Option<usize>)> {
         match self.program.places[tensor] {
             Place::Input(i) => Ok((self.inputs[i], None)),
-            Place::Pixels { buffer, first, pixel } => {
-                Ok((self.buffers[buffer].view().get(first..).unwrap_or_default(), Some(pixel)))
-            }
-            Place::Planes { buffer, len } => Ok((&self.buffers[buffer].view()[..len], None)),
+            Place::Own(extent) => Ok((others.elements(extent), extent.pixel)),
             Place::Output(_) => Err(Failure::other("a region reads its output")),
         }
     }
 
-    fn pixels(&self, tensor: usize, channels: usize) -> Result<Pixels<'_>> {
-        let (elements, step) = self.read(tensor)?;
+    fn pixels<'s>(&'s self, tensor: usize, others: Others<'s>, channels: usize) -> Result<Pixels<'s>> {
+        let (elements, step) = self.read(tensor, others)?;
         Ok(Pixels { elements, step: step.unwrap_or(channels), channels })
     }
 
-    fn compute(&mut self, act: &Act) -> Result<()> {
+    fn compute(&self, act: &Act, memory: &mut [f32]) -> Result<()> {
         match self.program.places[act.writes] {
             Place::Output(i) => {
                 let Some(mut y) = self.outputs[i] else { return Ok(()) };
-                // SAFETY: it is room for so many elements, onnxruntime's or a buffer's. Nothing else has this memory:
+                // SAFETY: it is room for so many elements, onnxruntime's or the region's own. Nothing else has this memory:
                 // inputs that share it were copied, and no act reads an output.
                 let y = unsafe { y.as_mut() };
-                self.layer(act, |_, x, packed| convoke::Run::uninit(x, packed, y))
+                let others = Others { before: memory, behind: &[], end: memory.len() };
+                self.layer(act, others, |_, x, packed| convoke::Run::uninit(x, packed, y))
             }
-            Place::Pixels { buffer, first, pixel } => self.fill_buffer(act, buffer, first, Some(pixel)),
-            Place::Planes { buffer, .. } => self.fill_buffer(act, buffer, 0, None),
+            Place::Own(Extent { begin, end, first, pixel }) => {
+                // An act reads no tensor that has memory of the one that it writes.
+                let (before, rest) = memory.split_at_mut(begin);
+                let (y, behind) = rest.split_at_mut(end - begin);
+                self.fill(act, Others { before, behind, end }, &mut y[first - begin..], pixel)
+            }
             Place::Input(_) => Err(Failure::other("a region writes to its input")),
         }
-    }
-
-    /// Writes a buffer from an element on: pixels, so many elements from one to the next, or planes.
-    fn fill_buffer(&mut self, act: &Act, buffer: usize, first: usize, pixel: Option<usize>) -> Result<()> {
-        // An act reads from other buffers than it writes to.
-        let mut memory = take(&mut self.buffers[buffer]);
-        let done = self.fill(act, memory.elements().get_mut(first..).unwrap_or_default(), pixel);
-        self.buffers[buffer] = memory;
-        done
     }
 
     /// Runs a plan, for Y as `into` gives it.
     fn layer<'s, 'y>(
         &'s self,
         act: &'s Act,
+        others: Others<'s>,
         into: impl FnOnce(&Plan<f32>, &'s [f32], &'s PackedWeights<f32>) -> convoke::Run<'s, 'y, f32>,
     ) -> Result<()> {
         let (plan, packed) = match &act.what {
@@ -193,8 +205,8 @@ impl TensorsOfRun<'_> {
             What::Add(add) => (&add.0, &add.1),
             _ => return Err(Failure::other("a region writes an output by another step than a layer")),
         };
-        let (x, pixel) = self.read(act.reads[0])?;
-        let residual = act.reads.get(1).map(|tensor| self.read(*tensor)).transpose()?;
+        let (x, pixel) = self.read(act.reads[0], others)?;
+        let residual = act.reads.get(1).map(|tensor| self.read(*tensor, others)).transpose()?;
         let mut what = into(plan, x, packed).x_pixel_stride(pixel);
         if let Some((residual, pixel)) = residual {
             what = what.residual(Some(residual)).residual_pixel_stride(pixel);
@@ -202,8 +214,8 @@ impl TensorsOfRun<'_> {
         execute(self.session, self.run, plan, what).map(drop)
     }
 
-    fn fill(&self, act: &Act, y: &mut [f32], step: Option<usize>) -> Result<()> {
-        let x = |channels: usize| self.pixels(act.reads[0], channels);
+    fn fill(&self, act: &Act, others: Others<'_>, y: &mut [f32], step: Option<usize>) -> Result<()> {
+        let x = |channels: usize| self.pixels(act.reads[0], others, channels);
         let share = |pixels: usize, channels: usize, y: &mut [f32], compute: &(dyn Fn(Part<'_>) + Sync)| {
             let step = step.unwrap_or(channels);
             let len = pixels.saturating_sub(1) * step + if pixels > 0 { channels } else { 0 };
@@ -213,11 +225,7 @@ impl TensorsOfRun<'_> {
         };
         match &act.what {
             What::Layer(_) | What::Add(_) => {
-                return self.layer(act, |plan, x, packed| {
-                    // A buffer may be longer than Y.
-                    let len = if step.is_some() { y.len() } else { plan.geometry().output_len() };
-                    convoke::Run::new(x, packed, &mut y[..len]).y_pixel_stride(step)
-                });
+                return self.layer(act, others, |_, x, packed| convoke::Run::new(x, packed, y).y_pixel_stride(step));
             }
             What::Pool(windows) => {
                 let (x, pixels) = (x(windows.channels)?, windows.pixels());
@@ -228,7 +236,7 @@ impl TensorsOfRun<'_> {
                 share(pixels, *channels, y, &|part| passes::resize(x, *x_sizes, sources, part));
             }
             What::Product { pixels, channels, of_factors } => {
-                let (x, by) = (x(*channels)?, self.pixels(act.reads[1], *channels)?);
+                let (x, by) = (x(*channels)?, self.pixels(act.reads[1], others, *channels)?);
                 share(*pixels, *channels, y, &|part| passes::product(x, by, *of_factors, part));
             }
             What::Slopes { pixels, slopes } => {
@@ -244,7 +252,7 @@ impl TensorsOfRun<'_> {
                 share(*pixels, channels.len(), y, &|part| passes::pick(x, channels, part));
             }
             What::Repeat { from, to } => {
-                let (x, pixel) = self.read(act.reads[0])?;
+                let (x, pixel) = self.read(act.reads[0], others)?;
                 let last = from.last().copied().unwrap_or(0);
                 let len = from.iter().product::<usize>();
                 let x: Vec<f32> = match pixel {
