@@ -253,6 +253,12 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         &self.geometry
     }
 
+    /// The number of threads that the plan was made for.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// The kernels, the blocking and the tasks, in a line for each kind of weights.
     #[must_use]
     pub fn explain(&self) -> String {

@@ -11,6 +11,9 @@
  *     convoke_packed     its weights in the layout of the plan: packed once
  *     convoke_plan_run   Y from X: any number of times
  *
+ * Layers of bytes go through the same phases by functions whose names end in _quantised. Their weights
+ * are convoke_quantised_weights, and convoke_scaled has what becomes of their sums.
+ *
  * What holds for every function:
  *
  * - Shapes are those of ONNX: X (N, C, D1, D2, ...), Y (N, M, O1, O2, ...), W
@@ -76,7 +79,8 @@ enum convoke_status
      */
     CONVOKE_STATUS_INVALID_POINTER = 1,
     /**
-     * A value is none that this interface has: a `struct_size`, an enumeration, a text.
+     * A value is none that this interface has: a `struct_size`, an enumeration, a text, a scale, a
+     * zero point. Or the function is not for such a plan.
      */
     CONVOKE_STATUS_INVALID_ARGUMENT = 2,
     /**
@@ -226,7 +230,7 @@ typedef uint32_t convoke_activation;
  * The element type of X, W, bias, residual and Y: the numbers of ONNX's `TensorProto.DataType`.
  *
  * The 16-bit types are only stored: sums are computed in float, the bias is added there, and the
- * result is rounded once, to nearest even.
+ * result is rounded once, to nearest even. Integers are for convoke_plan_create_quantised.
  */
 enum convoke_dtype
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -237,6 +241,18 @@ enum convoke_dtype
      * ONNX float: C's float.
      */
     CONVOKE_DTYPE_FLOAT = 1,
+    /**
+     * ONNX uint8: C's uint8_t.
+     */
+    CONVOKE_DTYPE_UINT8 = 2,
+    /**
+     * ONNX int8: C's int8_t.
+     */
+    CONVOKE_DTYPE_INT8 = 3,
+    /**
+     * ONNX int32: C's int32_t.
+     */
+    CONVOKE_DTYPE_INT32 = 6,
     /**
      * ONNX float16: the bits of an IEEE 754 half, as uint16_t.
      */
@@ -304,8 +320,24 @@ typedef struct convoke_packed convoke_packed;
 
 /**
  * How to compute an operator on X of one shape and element type. Threads may share it.
+ *
+ * A plan is for floats, or a quantised one, for bytes. convoke_plan_get_info, convoke_plan_output_shape,
+ * convoke_plan_explain and convoke_plan_destroy are for both. Of the others, those whose names end in
+ * _quantised are for quantised plans, and the rest for floats (else CONVOKE_STATUS_INVALID_ARGUMENT).
  */
 typedef struct convoke_plan convoke_plan;
+
+/**
+ * Weights in the order in which kernels read them, with their sums and the bias.
+ *
+ * The handle has memory of its own.
+ */
+typedef struct convoke_quantised_weights convoke_quantised_weights;
+
+/**
+ * What a run does with sums: made once from scales for packed weights, which it is for alone.
+ */
+typedef struct convoke_scaled convoke_scaled;
 
 /**
  * What became of a call: the status that it returned, and its message.
@@ -509,7 +541,8 @@ typedef struct convoke_plan_info {
      */
     size_t y_rank;
     /**
-     * Bytes of packed weights. It is a multiple of `packed_alignment`.
+     * Bytes of packed weights. It is a multiple of `packed_alignment`. 0 for a quantised plan, whose
+     * weights are not in memory of the caller.
      */
     size_t packed_bytes;
     /**
@@ -530,7 +563,8 @@ typedef struct convoke_plan_info {
      */
     size_t threads;
     /**
-     * The name of the algorithm. This and the other texts live as long as the plan.
+     * The name of the algorithm. This and the other texts live as long as the plan. They are empty
+     * for a quantised plan: convoke_plan_explain has them.
      */
     const char *algorithm;
     /**
@@ -579,6 +613,98 @@ typedef struct convoke_pack_args {
 } convoke_pack_args;
 
 /**
+ * The element types of a quantised plan: each a convoke_dtype.
+ */
+typedef struct convoke_quantised_dtypes {
+    /**
+     * That of X: CONVOKE_DTYPE_UINT8 or CONVOKE_DTYPE_INT8.
+     */
+    uint32_t x;
+    /**
+     * That of W: one of the same two.
+     */
+    uint32_t w;
+    /**
+     * That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT if
+     * DequantizeLinear follows.
+     */
+    uint32_t y;
+} convoke_quantised_dtypes;
+
+/**
+ * What convoke_plan_pack_quantised packs.
+ */
+typedef struct convoke_quantised_pack_args {
+    /**
+     * sizeof(convoke_quantised_pack_args).
+     */
+    size_t struct_size;
+    /**
+     * W, of the plan's type of W.
+     */
+    const void *w;
+    /**
+     * Elements of W: `w_len` of convoke_plan_info.
+     */
+    size_t w_len;
+    /**
+     * The zero points of W, of its type: one, or one for each output channel. NULL for 0.
+     */
+    const void *w_zero_point;
+    /**
+     * The number of zero points: 1, or `bias_len` of convoke_plan_info. 0 for NULL.
+     */
+    size_t w_zero_point_len;
+    /**
+     * The bias, whose scale is x_scale * w_scale, as in QLinearConv. NULL without one.
+     */
+    const int32_t *bias;
+    /**
+     * Elements of the bias: `bias_len` of convoke_plan_info. 0 without one.
+     */
+    size_t bias_len;
+} convoke_quantised_pack_args;
+
+/**
+ * Scales and zero points, by ONNX's names.
+ *
+ * An output of bytes is round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point, saturated,
+ * where sum is that of (x - x_zero_point) * (w - w_zero_point). The scale is computed in float, and
+ * halves are rounded to even. An output in float is (sum + bias) * (x_scale * w_scale / y_scale), so
+ * that y_scale is 1 for DequantizeLinear. An output in int32 is sum + bias, and has no scales.
+ */
+typedef struct convoke_scales {
+    /**
+     * sizeof(convoke_scales).
+     */
+    size_t struct_size;
+    /**
+     * The scale of W: one, or one for each output channel.
+     */
+    const float *w_scale;
+    /**
+     * The number of W's scales: 1, or `bias_len` of convoke_plan_info.
+     */
+    size_t w_scale_len;
+    /**
+     * The scale of X.
+     */
+    float x_scale;
+    /**
+     * The scale of Y.
+     */
+    float y_scale;
+    /**
+     * The zero point of X, a value of its type. Padding has it too.
+     */
+    int32_t x_zero_point;
+    /**
+     * The zero point of Y, a value of its type. It counts for bytes alone.
+     */
+    int32_t y_zero_point;
+} convoke_scales;
+
+/**
  * A part of a run, number `index`. It never throws.
  */
 typedef void (*convoke_task)(void *task_context, size_t index);
@@ -611,6 +737,52 @@ typedef struct convoke_executor {
      */
     void (*parallel_for)(void *context, convoke_task task, void *task_context, size_t count);
 } convoke_executor;
+
+/**
+ * The memory of a run of a quantised plan. X and Y are contiguous, in the plan's types and layouts.
+ */
+typedef struct convoke_quantised_run_args {
+    /**
+     * sizeof(convoke_quantised_run_args).
+     */
+    size_t struct_size;
+    /**
+     * X.
+     */
+    const void *x;
+    /**
+     * Elements of X: `x_len` of convoke_plan_info.
+     */
+    size_t x_len;
+    /**
+     * The weights.
+     */
+    const struct convoke_quantised_weights *weights;
+    /**
+     * What becomes of the sums of these weights.
+     */
+    const struct convoke_scaled *scaled;
+    /**
+     * Y. Every element is written. It must hold values before, which do not matter.
+     */
+    void *y;
+    /**
+     * Elements of Y: `y_len` of convoke_plan_info.
+     */
+    size_t y_len;
+    /**
+     * Scratch memory, as in convoke_run_args.
+     */
+    void *workspace;
+    /**
+     * Bytes of the workspace, as in convoke_run_args.
+     */
+    size_t workspace_bytes;
+    /**
+     * The threads of the run. NULL for the calling thread.
+     */
+    const struct convoke_executor *executor;
+} convoke_quantised_run_args;
 
 /**
  * The memory of a run. Tensors are of the plan's element type.
@@ -814,7 +986,7 @@ void convoke_operator_destroy(struct convoke_operator *op);
  *
  * @param op      the operator. The plan does not need it later.
  * @param options wishes and limits; NULL for none.
- * @param dtype   a convoke_dtype: the element type of X, W, bias, residual and Y.
+ * @param dtype   a convoke_dtype of floats: the element type of X, W, bias, residual and Y.
  * @param x_dims  the shape of X, (N, C, D1, D2, ...), in every layout.
  * @param x_rank  the number of X's dimensions, at least 3.
  * @param plan    becomes the plan, or NULL if the call fails. The caller destroys it.
@@ -954,6 +1126,101 @@ convoke_status convoke_packed_open(uint32_t dtype,
  * It must be one of this library, which is destroyed once, and no run may use it.
  */
 void convoke_packed_destroy(struct convoke_packed *packed);
+
+/**
+ * Makes a plan of bytes: of QLinearConv, of ConvInteger, and of what quantised graphs mean by Conv and
+ * ConvTranspose between DequantizeLinear and QuantizeLinear.
+ *
+ * Sums are exact: they are the same on every CPU. Zero points and scales are given with the weights and
+ * with each run, so that one plan serves static and dynamic quantisation.
+ *
+ * CONVOKE_STATUS_UNAVAILABLE is also for X of 2^30 elements and more, kernels of thousands of taps, more
+ * than 1024 phases of strides, and rows of X that take more than 32 MiB in 16 bits.
+ *
+ * @param op      the operator, "Conv" or "ConvTranspose". The plan does not need it later.
+ * @param options threads, instruction set and layouts; NULL for none. Quantised plans have no
+ *                activation, algorithm, packed weights, limit of the workspace or separate images
+ *                (CONVOKE_STATUS_UNAVAILABLE).
+ * @param dtypes  the element types of X, W and Y.
+ * @param x_dims  the shape of X, (N, C, D1, D2, ...), in every layout.
+ * @param x_rank  the number of X's dimensions, at least 3.
+ * @param plan    becomes the plan, or NULL if the call fails. The caller destroys it.
+ * @param error   becomes the reason of a failure; may be NULL.
+ */
+CONVOKE_NODISCARD
+convoke_status convoke_plan_create_quantised(const struct convoke_operator *op,
+                                             const struct convoke_plan_options *options,
+                                             const struct convoke_quantised_dtypes *dtypes,
+                                             const int64_t *x_dims,
+                                             size_t x_rank,
+                                             struct convoke_plan **plan,
+                                             struct convoke_error *error);
+
+/**
+ * Packs W, its zero points and the bias.
+ *
+ * It fails with CONVOKE_STATUS_OVERFLOW if sums may not fit 32 bits: 255 times the sum of a channel's
+ * magnitudes, and the magnitude of its bias. Weights whose zero point is the middle of their type,
+ * which is 0 of int8 and 128 of uint8, may be multiplied faster.
+ *
+ * @param plan    a quantised plan.
+ * @param args    the weights. They are copied.
+ * @param weights becomes the packed weights, or NULL if the call fails. The caller destroys them.
+ * @param error   becomes the reason of a failure; may be NULL.
+ */
+CONVOKE_NODISCARD
+convoke_status convoke_plan_pack_quantised(const struct convoke_plan *plan,
+                                           const struct convoke_quantised_pack_args *args,
+                                           struct convoke_quantised_weights **weights,
+                                           struct convoke_error *error);
+
+/**
+ * Says what runs do with the sums of packed weights: once for static quantisation, and before each run
+ * where scales are known only then.
+ *
+ * Scales must be positive and finite, and so must x_scale * w_scale / y_scale.
+ *
+ * @param plan    a quantised plan.
+ * @param weights its weights.
+ * @param scales  scales and zero points. They are copied.
+ * @param scaled  becomes the result, or NULL if the call fails. The caller destroys it. It does not
+ *                need the weights later.
+ * @param error   becomes the reason of a failure; may be NULL.
+ */
+CONVOKE_NODISCARD
+convoke_status convoke_plan_scale_quantised(const struct convoke_plan *plan,
+                                            const struct convoke_quantised_weights *weights,
+                                            const struct convoke_scales *scales,
+                                            struct convoke_scaled **scaled,
+                                            struct convoke_error *error);
+
+/**
+ * Computes Y from X.
+ *
+ * What convoke_plan_run says of allocations, threads and failures is so here, too.
+ *
+ * @param plan  a quantised plan.
+ * @param args  weights, scales, tensors, workspace and threads.
+ * @param error becomes the reason of a failure; may be NULL.
+ */
+CONVOKE_NODISCARD
+convoke_status convoke_plan_run_quantised(const struct convoke_plan *plan,
+                                          const struct convoke_quantised_run_args *args,
+                                          struct convoke_error *error);
+
+/**
+ * Destroys packed weights of a quantised plan. NULL is allowed.
+ *
+ * They must be of this library, and are destroyed once. No call may use them.
+ */
+void convoke_quantised_weights_destroy(struct convoke_quantised_weights *weights);
+
+/**
+ * Destroys what convoke_plan_scale_quantised made. NULL is allowed.
+ *
+ * It must be of this library, and is destroyed once. No run may use it.
+ */
+void convoke_scaled_destroy(struct convoke_scaled *scaled);
 
 /**
  * Computes Y from X.

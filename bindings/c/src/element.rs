@@ -7,12 +7,18 @@ use crate::status::{Result, fail};
 /// The element type of X, W, bias, residual and Y: the numbers of ONNX's `TensorProto.DataType`.
 ///
 /// The 16-bit types are only stored: sums are computed in float, the bias is added there, and the
-/// result is rounded once, to nearest even.
+/// result is rounded once, to nearest even. Integers are for convoke_plan_create_quantised.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DType {
     /// ONNX float: C's float.
     Float = 1,
+    /// ONNX uint8: C's uint8_t.
+    Uint8 = 2,
+    /// ONNX int8: C's int8_t.
+    Int8 = 3,
+    /// ONNX int32: C's int32_t.
+    Int32 = 6,
     /// ONNX float16: the bits of an IEEE 754 half, as uint16_t.
     Float16 = 10,
     /// ONNX double: C's double.
@@ -22,17 +28,22 @@ pub enum DType {
 }
 
 impl DType {
-    pub(crate) fn of(number: u32) -> Result<Self> {
-        let all = [Self::Float, Self::Float16, Self::Double, Self::Bfloat16];
+    /// `name` is that of the argument.
+    pub(crate) fn of(name: &str, number: u32) -> Result<Self> {
+        use DType::{Bfloat16, Double, Float, Float16, Int8, Int32, Uint8};
+        let all = [Float, Uint8, Int8, Int32, Float16, Double, Bfloat16];
         match all.into_iter().find(|dtype| *dtype as u32 == number) {
             Some(dtype) => Ok(dtype),
-            None => fail!(InvalidArgument, "dtype: {number} is not a convoke_dtype"),
+            None => fail!(InvalidArgument, "{name}: {number} is not a convoke_dtype"),
         }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
+            Self::Uint8 => "uint8",
+            Self::Int8 => "int8",
+            Self::Int32 => "int32",
             Self::Float16 => "float16",
             Self::Double => "double",
             Self::Bfloat16 => "bfloat16",
@@ -88,14 +99,22 @@ macro_rules! elements {
 
 elements!(f32 => Float, f16 => Float16, f64 => Double, bf16 => Bfloat16);
 
-/// Calls a generic function for a [`DType`].
+/// Evaluates an expression with the type of a number, which must be one of some [`DType`]s. The name is that of the
+/// argument.
 macro_rules! with_type {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            $crate::element::DType::Float => $function::<f32>($($argument),*),
-            $crate::element::DType::Float16 => $function::<convoke::f16>($($argument),*),
-            $crate::element::DType::Double => $function::<f64>($($argument),*),
-            $crate::element::DType::Bfloat16 => $function::<convoke::bf16>($($argument),*),
+    ($name:expr, $number:expr, [$($dtype:ident => $type:ty),+], $t:ident => $value:expr) => {
+        match $crate::element::DType::of($name, $number)? {
+            $($crate::element::DType::$dtype => {
+                type $t = $type;
+                $value
+            })+
+            other => $crate::status::fail!(
+                InvalidArgument,
+                "{}: {} is none of {}",
+                $name,
+                other.name(),
+                [$($crate::element::DType::$dtype.name()),+].join(", ")
+            ),
         }
     };
 }

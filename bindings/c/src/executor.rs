@@ -5,6 +5,8 @@ use std::mem::{MaybeUninit, offset_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use convoke::Threads;
+
 use crate::pointers::{self, Versioned};
 use crate::status::{Result, fail};
 
@@ -57,7 +59,7 @@ unsafe impl Sync for Pool {}
 impl Pool {
     /// # Safety
     /// The pointer must be null, or one to an executor whose function does what its type says.
-    pub(crate) unsafe fn new(executor: *const Executor) -> Result<Self> {
+    unsafe fn new(executor: *const Executor) -> Result<Self> {
         let mut room = MaybeUninit::uninit();
         // SAFETY: the same.
         let Executor { context, width, parallel_for, .. } = *unsafe { pointers::sized(executor, &mut room)? };
@@ -69,12 +71,27 @@ impl Pool {
 
     /// # Errors
     /// If the executor has made no call. The run is complete all the same.
-    pub(crate) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         if self.made_no_call.load(Ordering::Relaxed) {
             fail!(Threads, "parallel_for of convoke_executor has returned without having called its task");
         }
         Ok(())
     }
+}
+
+/// Runs on the threads of an executor, or on the calling thread for null.
+///
+/// # Safety
+/// As [`Pool::new`].
+#[inline]
+pub(crate) unsafe fn on_threads(executor: *const Executor, run: impl FnOnce(Threads<'_>) -> Result<()>) -> Result<()> {
+    if executor.is_null() {
+        return run(Threads::Serial);
+    }
+    // SAFETY: the same.
+    let pool = unsafe { Pool::new(executor)? };
+    run(Threads::Executor(&pool))?;
+    pool.check()
 }
 
 impl convoke::Executor for Pool {

@@ -5,6 +5,7 @@
 //!
 //! * [`operator`](mod@operator), [`options`](mod@options), [`plan`](mod@plan),
 //!   [`pack`](mod@pack), [`packed`](mod@packed), [`run`](mod@run): the phases of a layer.
+//! * [`quantised`](mod@quantised), [`quantised_plan`](mod@quantised_plan): the same phases of bytes.
 //! * [`executor`](mod@executor): the caller's threads.
 //! * [`status`](mod@status): what calls return; [`pointers`](mod@pointers): what the caller's
 //!   pointers are checked for; [`element`](mod@element): the element types.
@@ -26,6 +27,8 @@ mod plan;
 mod executor;
 mod pack;
 mod packed;
+mod quantised;
+mod quantised_plan;
 mod run;
 
 use std::ffi::{CStr, c_char};
@@ -40,6 +43,9 @@ pub use pack::{PackArgs, convoke_plan_accepts, convoke_plan_pack};
 pub use packed::{Packed, convoke_packed_destroy, convoke_packed_open};
 pub use plan::{Plan, PlanInfo, convoke_plan_create, convoke_plan_destroy, convoke_plan_explain};
 pub use plan::{convoke_plan_get_info, convoke_plan_output_shape};
+pub use quantised::{convoke_plan_create_quantised, convoke_plan_pack_quantised, convoke_plan_run_quantised};
+pub use quantised::{convoke_plan_scale_quantised, convoke_quantised_weights_destroy, convoke_scaled_destroy};
+pub use quantised_plan::{QuantisedDTypes, QuantisedPackArgs, QuantisedRunArgs, QuantisedWeights, Scaled, Scales};
 pub use run::{RunArgs, convoke_plan_run};
 pub use status::{Error, Status, convoke_status_name};
 
@@ -49,6 +55,8 @@ const _: () = {
     is_shared::<Operator>();
     is_shared::<Plan>();
     is_shared::<Packed>();
+    is_shared::<QuantisedWeights>();
+    is_shared::<Scaled>();
 };
 
 /// The version of the library, as `"0.1.0"`: a text that lives as long as the process.

@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::ptr;
 use std::slice;
 
-use convoke::{PackedWeights, Planner, Workspace};
+use convoke::{PackedWeights, Planner, Workspace, bf16, f16};
 
-use crate::element::{AnyWeights, COf, DType, with_type};
+use crate::element::{AnyWeights, COf, with_type};
 use crate::pointers::{self, Extent};
 use crate::status::{Error, Result, Status, guard};
 
@@ -124,7 +124,11 @@ pub unsafe extern "C" fn convoke_packed_open(
     error: *mut Error,
 ) -> Status {
     // SAFETY: the caller's pointers.
-    let make = || unsafe { with_type!(DType::of(dtype)?, opened(memory, bytes)) };
+    let make = || unsafe {
+        with_type!("dtype", dtype, [Float => f32, Float16 => f16, Double => f64, Bfloat16 => bf16], T => {
+            opened::<T>(memory, bytes)
+        })
+    };
     // SAFETY: the caller's pointers.
     unsafe { guard(error, || pointers::hand_over("packed", packed, make)) }
 }

@@ -4,22 +4,27 @@ use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr;
 
-use convoke::{Element, Geometry, Layout, Op, Workspace, bf16, f16};
+use convoke::{Element, Geometry, Layout, Op, Planner, Workspace, bf16, f16};
 
 use crate::element::{COf, DType};
 use crate::operator::{Ints, Operator};
 use crate::options::{Choices, PlanOptions};
 use crate::packed::Packed;
 use crate::pointers::{self, Versioned};
+use crate::quantised_plan::AnyQuantised;
 use crate::status::{Error, Result, Status, fail, guard};
 
 /// How to compute an operator on X of one shape and element type. Threads may share it.
+///
+/// A plan is for floats, or a quantised one, for bytes. convoke_plan_get_info, convoke_plan_output_shape,
+/// convoke_plan_explain and convoke_plan_destroy are for both. Of the others, those whose names end in
+/// _quantised are for quantised plans, and the rest for floats (else CONVOKE_STATUS_INVALID_ARGUMENT).
 pub struct Plan {
     pub(crate) layer: AnyPlan,
     /// With all images.
-    geometry: Geometry,
+    pub(crate) geometry: Geometry,
     /// Of algorithm, instruction set and kernel.
-    names: [CString; 3],
+    pub(crate) names: [CString; 3],
 }
 
 /// A plan of any element type.
@@ -28,9 +33,10 @@ pub(crate) enum AnyPlan {
     Float16(TypedPlan<f16>),
     Double(TypedPlan<f64>),
     Bfloat16(TypedPlan<bf16>),
+    Quantised(Box<dyn AnyQuantised>),
 }
 
-/// Evaluates an expression with the plan of a handle, whatever its element type is.
+/// Evaluates an expression with the plan of a handle for floats, whatever their type is.
 macro_rules! with_plan {
     ($plan:expr, $layer:ident => $value:expr) => {
         match &$plan.layer {
@@ -38,6 +44,9 @@ macro_rules! with_plan {
             $crate::plan::AnyPlan::Float16($layer) => $value,
             $crate::plan::AnyPlan::Double($layer) => $value,
             $crate::plan::AnyPlan::Bfloat16($layer) => $value,
+            $crate::plan::AnyPlan::Quantised(_) => {
+                $crate::status::fail!(InvalidArgument, "plan is a quantised one, and the function is for floats")
+            }
         }
     };
 }
@@ -111,25 +120,43 @@ impl<T: COf> TypedPlan<T> {
     }
 }
 
-fn planned<T: COf>(
-    any: fn(TypedPlan<T>) -> AnyPlan,
-    operator: &convoke::Operator,
-    choices: &Choices,
-    x_shape: &[usize],
-) -> Result<Plan> {
-    let [x_layout, y_layout] = choices.layouts;
-    let operator = operator.clone().layouts(x_layout, y_layout);
-    let geometry = operator.geometry(x_shape)?;
-    let is_separate = choices.separates_images && geometry.batch > 1;
-    let mut planned_shape = x_shape.to_vec();
-    if is_separate {
-        planned_shape[0] = 1;
+/// What a plan is made for.
+pub(crate) struct Wanted {
+    /// In its layouts.
+    pub(crate) operator: convoke::Operator,
+    pub(crate) x_shape: Vec<usize>,
+    pub(crate) planner: Planner,
+    pub(crate) separates_images: bool,
+}
+
+impl Wanted {
+    /// # Safety
+    /// The pointers must be as those of [`convoke_plan_create`].
+    pub(crate) unsafe fn read(op: *const Operator, options: *const PlanOptions, x_dims: Ints) -> Result<Self> {
+        // SAFETY: the same.
+        let (operator, choices, x_dims) = unsafe {
+            let operator = &pointers::value("op", op)?.operator;
+            let x_dims = x_dims.get("x_dims")?;
+            (operator, Choices::read(operator.op_name(), options)?, x_dims)
+        };
+        let x_shape = sizes(operator.op_name(), x_dims)?;
+        let Choices { planner, separates_images, layouts: [x_layout, y_layout] } = choices;
+        Ok(Self { operator: operator.clone().layouts(x_layout, y_layout), x_shape, planner, separates_images })
     }
-    let plan = choices.planner.plan::<T>(operator, &planned_shape)?;
-    let name = |name: &str| CString::new(name).unwrap_or_default();
-    let names = [name(plan.algorithm().name()), name(plan.isa().name()), name(plan.kernel())];
-    let batch = Batch::new(&geometry, is_separate);
-    Ok(Plan { layer: any(TypedPlan { plan, batch }), geometry, names })
+
+    fn planned<T: COf>(self, any: fn(TypedPlan<T>) -> AnyPlan) -> Result<Plan> {
+        let Self { operator, mut x_shape, planner, separates_images } = self;
+        let geometry = operator.geometry(&x_shape)?;
+        let is_separate = separates_images && geometry.batch > 1;
+        if is_separate {
+            x_shape[0] = 1;
+        }
+        let plan = planner.plan::<T>(operator, &x_shape)?;
+        let name = |name: &str| CString::new(name).unwrap_or_default();
+        let names = [name(plan.algorithm().name()), name(plan.isa().name()), name(plan.kernel())];
+        let batch = Batch::new(&geometry, is_separate);
+        Ok(Plan { layer: any(TypedPlan { plan, batch }), geometry, names })
+    }
 }
 
 /// The dimensions of X as sizes.
@@ -150,7 +177,7 @@ fn sizes(op: &str, dims: &[i64]) -> Result<Vec<usize>> {
 ///
 /// @param op      the operator. The plan does not need it later.
 /// @param options wishes and limits; NULL for none.
-/// @param dtype   a convoke_dtype: the element type of X, W, bias, residual and Y.
+/// @param dtype   a convoke_dtype of floats: the element type of X, W, bias, residual and Y.
 /// @param x_dims  the shape of X, (N, C, D1, D2, ...), in every layout.
 /// @param x_rank  the number of X's dimensions, at least 3.
 /// @param plan    becomes the plan, or NULL if the call fails. The caller destroys it.
@@ -168,17 +195,13 @@ pub unsafe extern "C" fn convoke_plan_create(
 ) -> Status {
     let make = || {
         // SAFETY: the caller's pointers.
-        let (operator, choices, x_dims) = unsafe {
-            let operator = &pointers::value("op", op)?.operator;
-            let x_dims = Ints { values: x_dims, len: x_rank }.get("x_dims")?;
-            (operator, Choices::read(operator.op_name(), options)?, x_dims)
-        };
-        let x_shape = sizes(operator.op_name(), x_dims)?;
-        match DType::of(dtype)? {
-            DType::Float => planned(AnyPlan::Float, operator, &choices, &x_shape),
-            DType::Float16 => planned(AnyPlan::Float16, operator, &choices, &x_shape),
-            DType::Double => planned(AnyPlan::Double, operator, &choices, &x_shape),
-            DType::Bfloat16 => planned(AnyPlan::Bfloat16, operator, &choices, &x_shape),
+        let wanted = unsafe { Wanted::read(op, options, Ints { values: x_dims, len: x_rank })? };
+        match DType::of("dtype", dtype)? {
+            DType::Float => wanted.planned(AnyPlan::Float),
+            DType::Float16 => wanted.planned(AnyPlan::Float16),
+            DType::Double => wanted.planned(AnyPlan::Double),
+            DType::Bfloat16 => wanted.planned(AnyPlan::Bfloat16),
+            other => fail!(InvalidArgument, "dtype: {} is for convoke_plan_create_quantised alone", other.name()),
         }
     };
     // SAFETY: the caller's pointers.
@@ -201,7 +224,8 @@ pub struct PlanInfo {
     pub y_len: usize,
     /// The number of Y's dimensions, and X's.
     pub y_rank: usize,
-    /// Bytes of packed weights. It is a multiple of `packed_alignment`.
+    /// Bytes of packed weights. It is a multiple of `packed_alignment`. 0 for a quantised plan, whose
+    /// weights are not in memory of the caller.
     pub packed_bytes: usize,
     /// What the address of packed weights must be a multiple of.
     pub packed_alignment: usize,
@@ -212,7 +236,8 @@ pub struct PlanInfo {
     pub workspace_alignment: usize,
     /// The number of threads that the plan was made for. A run has no more.
     pub threads: usize,
-    /// The name of the algorithm. This and the other texts live as long as the plan.
+    /// The name of the algorithm. This and the other texts live as long as the plan. They are empty
+    /// for a quantised plan: convoke_plan_explain has them.
     pub algorithm: *const c_char,
     /// The name of the instruction set.
     pub isa: *const c_char,
@@ -229,6 +254,12 @@ unsafe impl Versioned for PlanInfo {
 impl Plan {
     fn info(&self, struct_size: usize) -> Result<PlanInfo> {
         let [algorithm, isa, kernel] = self.names.each_ref().map(|name| name.as_ptr());
+        let (packed_bytes, workspace_bytes, threads) = match &self.layer {
+            AnyPlan::Quantised(plan) => (0, plan.workspace_bytes(), plan.threads()),
+            _ => with_plan!(self, layer => {
+                (layer.plan.pack_into_bytes()?, layer.plan.workspace_bytes(), layer.plan.threads())
+            }),
+        };
         Ok(PlanInfo {
             struct_size,
             x_len: self.geometry.input_len(),
@@ -236,11 +267,11 @@ impl Plan {
             bias_len: self.geometry.bias_len(),
             y_len: self.geometry.output_len(),
             y_rank: 2 + self.geometry.axes.len(),
-            packed_bytes: with_plan!(self, layer => layer.plan.pack_into_bytes())?,
+            packed_bytes,
             packed_alignment: Workspace::ALIGNMENT,
-            workspace_bytes: with_plan!(self, layer => layer.plan.workspace_bytes()),
+            workspace_bytes,
             workspace_alignment: Workspace::ALIGNMENT,
-            threads: with_plan!(self, layer => layer.plan.threads()),
+            threads,
             algorithm,
             isa,
             kernel,
@@ -357,7 +388,10 @@ pub unsafe extern "C" fn convoke_plan_explain(
     let write = || {
         // SAFETY: the caller's pointer.
         let plan = unsafe { pointers::value("plan", plan)? };
-        let mut explanation = with_plan!(plan, layer => format!("{:#}", layer.plan.explain()));
+        let mut explanation = match &plan.layer {
+            AnyPlan::Quantised(plan) => plan.explain(),
+            _ => with_plan!(plan, layer => format!("{:#}", layer.plan.explain())),
+        };
         let len = explanation.len();
         explanation.push('\0');
         // SAFETY: the caller's pointers.

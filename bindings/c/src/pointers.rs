@@ -112,6 +112,15 @@ pub(crate) unsafe fn memory<'a, T>(name: &str, pointer: *mut T, len: usize) -> R
     Ok(unsafe { slice::from_raw_parts_mut(pointer.cast_mut().cast(), len) })
 }
 
+/// The values that memory holds.
+///
+/// # Safety
+/// All of it must hold values.
+pub(crate) unsafe fn initialised<T>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
+    // SAFETY: the same.
+    unsafe { slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), memory.len()) }
+}
+
 /// As [`checked`], for bytes at a multiple of an alignment.
 #[inline]
 pub(crate) fn checked_bytes(name: &str, pointer: *mut u8, len: usize, alignment: usize) -> Result<*mut u8> {
@@ -413,12 +422,16 @@ mod tests {
     #[test]
     fn structs_of_the_oldest_header_stay_valid() {
         use crate::{Executor, OperatorDesc, PackArgs, PlanInfo, PlanOptions, RunArgs};
+        use crate::{QuantisedPackArgs, QuantisedRunArgs, Scales};
         check_oldest::<Executor>();
         check_oldest::<OperatorDesc>();
         check_oldest::<PackArgs>();
         check_oldest::<PlanInfo>();
         check_oldest::<PlanOptions>();
         check_oldest::<RunArgs>();
+        check_oldest::<QuantisedPackArgs>();
+        check_oldest::<QuantisedRunArgs>();
+        check_oldest::<Scales>();
         if cfg!(target_pointer_width = "64") {
             let first = [
                 Executor::FIRST_BYTES,
@@ -427,8 +440,11 @@ mod tests {
                 PlanInfo::FIRST_BYTES,
                 PlanOptions::FIRST_BYTES,
                 RunArgs::FIRST_BYTES,
+                QuantisedPackArgs::FIRST_BYTES,
+                QuantisedRunArgs::FIRST_BYTES,
+                Scales::FIRST_BYTES,
             ];
-            assert_eq!(first, [32, 152, 56, 112, 80, 112]);
+            assert_eq!(first, [32, 152, 56, 112, 80, 112, 56, 80, 40]);
         }
     }
 }

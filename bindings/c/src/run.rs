@@ -7,7 +7,7 @@ use std::slice;
 use convoke::{Layout, Run, Threads, Workspace};
 
 use crate::element::COf;
-use crate::executor::{Executor, Pool};
+use crate::executor::{Executor, on_threads};
 use crate::packed::Packed;
 use crate::plan::{Batch, Image, Plan, TypedPlan, with_plan};
 use crate::pointers::{self, Extent, Versioned, check_apart};
@@ -288,22 +288,8 @@ unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result<()> {
     tensors.check_apart(packed, Extent::new(scratch, bytes))?;
     // SAFETY: the caller's memory, checked, and apart from all other memory of the run.
     let mut workspace = Workspace::borrowed(unsafe { pointers::scratch(scratch, bytes) });
-    if args.executor.is_null() {
-        // SAFETY: the tensors are the caller's.
-        return unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Serial) };
-    }
-    // SAFETY: the caller's executor.
-    let pool = unsafe { Pool::new(args.executor)? };
-    // SAFETY: the tensors are the caller's.
-    unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Executor(&pool))? };
-    pool.check()
-}
-
-/// # Safety
-/// The memory must hold values. Any bits are one.
-unsafe fn initialised<T: COf>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
-    // SAFETY: the same.
-    unsafe { slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), memory.len()) }
+    // SAFETY: the executor and the tensors are the caller's.
+    unsafe { on_threads(args.executor, |threads| run_images(layer, weights, &tensors, &mut workspace, threads)) }
 }
 
 /// # Safety
@@ -322,9 +308,9 @@ unsafe fn run_images<T: COf>(
         let (x_values, y_memory) = unsafe { (x.values(image), y.memory(image)) };
         let mut run = match residual {
             // SAFETY: the caller says that Y holds values.
-            Residual::Y => Run::in_place(x_values, weights, unsafe { initialised(y_memory) }),
+            Residual::Y => Run::in_place(x_values, weights, unsafe { pointers::initialised(y_memory) }),
             // SAFETY: as above.
-            _ if y.pixel.is_some() => Run::new(x_values, weights, unsafe { initialised(y_memory) }),
+            _ if y.pixel.is_some() => Run::new(x_values, weights, unsafe { pointers::initialised(y_memory) }),
             _ => Run::uninit(x_values, weights, y_memory),
         };
         if let Residual::Tensor(residual) = residual {

@@ -17,7 +17,8 @@ pub enum Status {
     Ok = 0,
     /// A pointer is NULL or not aligned, or memory overlaps.
     InvalidPointer = 1,
-    /// A value is none that this interface has: a `struct_size`, an enumeration, a text.
+    /// A value is none that this interface has: a `struct_size`, an enumeration, a text, a scale, a
+    /// zero point. Or the function is not for such a plan.
     InvalidArgument = 2,
     /// The operator, its opset, or an attribute's name or type is not known.
     UnsupportedOperator = 3,
@@ -63,7 +64,9 @@ impl Status {
             ErrorKind::PackedMismatch => Self::PackedMismatch,
             ErrorKind::Unavailable => Self::Unavailable,
             ErrorKind::InvalidPacked => Self::InvalidPacked,
-            // Of whole nodes and of tunings, which this interface does not have. The test
+            // Scales: whole nodes are not a part of this interface.
+            ErrorKind::InvalidInput => Self::InvalidArgument,
+            // Of tunings, which this interface does not have. The test
             // `every_kind_has_its_status` fails for a new kind.
             _ => Self::Internal,
         }
@@ -262,7 +265,7 @@ mod tests {
             (Kind::InvalidAttribute, Status::InvalidAttribute),
             (Kind::InvalidShape, Status::InvalidShape),
             (Kind::InvalidType, Status::InvalidType),
-            (Kind::InvalidInput, Status::Internal),
+            (Kind::InvalidInput, Status::InvalidArgument),
             (Kind::Overflow, Status::Overflow),
             (Kind::BufferLength, Status::BufferLength),
             (Kind::Workspace, Status::Workspace),

@@ -1,11 +1,12 @@
 //! A run through the C interface allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{self, GlobalAlloc, System};
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::mem::zeroed;
+use std::ptr::{null, null_mut};
 
-use convoke_capi::{DType, Error, Executor, RunArgs, Status, Task, convoke_plan_run};
+use convoke_capi::*;
 
 mod layer;
 
@@ -20,13 +21,13 @@ thread_local! {
 
 // SAFETY: every call is handed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+    unsafe fn alloc(&self, layout: alloc::Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: as the caller's.
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: alloc::Layout) {
         // SAFETY: as the caller's.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -57,6 +58,7 @@ fn value(Type { dtype, .. }: Type, bits: &[u8]) -> f64 {
         DType::Double => f64::from_ne_bytes(bits.try_into().unwrap()),
         DType::Float16 => convoke::f16::from_bits(u16::from_ne_bytes(bits.try_into().unwrap())).to_f64(),
         DType::Bfloat16 => convoke::bf16::from_bits(u16::from_ne_bytes(bits.try_into().unwrap())).to_f64(),
+        other => unreachable!("no layer of {other:?}"),
     }
 }
 
@@ -115,6 +117,51 @@ fn runs_allocate_nothing() {
                 assert!((y - 16.0 - added).abs() < 1e-3, "{:?} {case:?} {images}: {y}", of.dtype);
             }
         }
+    }
+}
+
+#[test]
+fn quantised_runs_allocate_nothing() {
+    let executor = executor();
+    let (uint8, int8) = (DType::Uint8 as u32, DType::Int8 as u32);
+    let (dtypes, x_dims) = (QuantisedDTypes { x: uint8, w: int8, y: uint8 }, [1, 32, 28, 28]);
+    let (mut op, mut plan, mut weights, mut scaled) = (null_mut(), null_mut(), null_mut(), null_mut());
+    // SAFETY: all bytes zero are values of these structs.
+    let (mut options, mut info, mut pack, mut args) = unsafe {
+        (zeroed::<PlanOptions>(), zeroed::<PlanInfo>(), zeroed::<QuantisedPackArgs>(), zeroed::<QuantisedRunArgs>())
+    };
+    (options.struct_size, options.threads) = (size_of::<PlanOptions>(), executor.width);
+    info.struct_size = size_of::<PlanInfo>();
+    (pack.struct_size, args.struct_size) = (size_of::<QuantisedPackArgs>(), size_of::<QuantisedRunArgs>());
+    // SAFETY: all pointers are to values of the right types, and live as long as they are used.
+    unsafe {
+        ok(convoke_operator_create(c"Conv".as_ptr(), 22, [32, 32, 3, 3].as_ptr(), 4, &mut op, null_mut()));
+        ok(convoke_plan_create_quantised(op, &options, &dtypes, x_dims.as_ptr(), 4, &mut plan, null_mut()));
+        ok(convoke_plan_get_info(plan, &mut info, null_mut()));
+        let (w, w_scale) = (Elements::new(info.w_len, &[1]), 1.0);
+        (pack.w, pack.w_len) = (w.pointer(), info.w_len);
+        ok(convoke_plan_pack_quantised(plan, &pack, &mut weights, null_mut()));
+        let (x_scale, y_scale, x_zero_point, y_zero_point) = (1.0, 16.0, 0, 5);
+        let (struct_size, w_scale, w_scale_len) = (size_of::<Scales>(), &raw const w_scale, 1);
+        let scales = Scales { struct_size, w_scale, w_scale_len, x_scale, y_scale, x_zero_point, y_zero_point };
+        ok(convoke_plan_scale_quantised(plan, weights, &scales, &mut scaled, null_mut()));
+        let x = Elements::new(info.x_len, &[2]);
+        (args.x, args.x_len, args.weights, args.scaled) = (x.pointer(), info.x_len, weights, scaled);
+        let mut workspace = Elements::new(info.workspace_bytes, &[0]);
+        (args.workspace, args.workspace_bytes) = (workspace.pointer_mut(), info.workspace_bytes);
+        for executor in [null(), &raw const executor] {
+            let mut y = Elements::new(info.y_len, &[0]);
+            (args.y, args.y_len, args.executor) = (y.pointer_mut(), info.y_len, executor);
+            let before = ALLOCATIONS.get();
+            ok(convoke_plan_run_quantised(plan, &args, null_mut()));
+            assert_eq!(ALLOCATIONS.get() - before, 0);
+            // 32 channels of 9 taps.
+            assert_eq!(y.first(1), [5 + 36]);
+        }
+        convoke_scaled_destroy(scaled);
+        convoke_quantised_weights_destroy(weights);
+        convoke_plan_destroy(plan);
+        convoke_operator_destroy(op);
     }
 }
 

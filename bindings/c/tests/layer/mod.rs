@@ -26,6 +26,10 @@ impl Elements {
         self.0.as_ptr().cast()
     }
 
+    pub(crate) fn pointer_mut(&mut self) -> *mut c_void {
+        self.0.as_mut_ptr().cast()
+    }
+
     /// The bits of the first one.
     #[allow(dead_code, reason = "the bench does not look at results")]
     pub(crate) fn first(&self, bytes: usize) -> &[u8] {
@@ -94,7 +98,7 @@ impl Layer {
         let mut args = unsafe { zeroed::<RunArgs>() };
         args.struct_size = size_of::<RunArgs>();
         (args.x, args.x_len, args.packed) = (self.x.pointer(), self.info.x_len, self.packed);
-        (args.y, args.y_len) = (self.y.0.as_mut_ptr().cast(), self.info.y_len);
+        (args.y, args.y_len) = (self.y.pointer_mut(), self.info.y_len);
         args.workspace = self.workspace.as_mut_ptr().cast();
         args.workspace_bytes = size_of_val(self.workspace.as_slice());
         args.executor = executor.map_or(null(), std::ptr::from_ref);

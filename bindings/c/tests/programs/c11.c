@@ -1,5 +1,5 @@
 /* Every function and every error of convoke.h, from C11, and an executor of POSIX threads. */
-#include "errors.h"
+#include "quantised.h"
 
 #include <pthread.h>
 
@@ -62,6 +62,7 @@ int main(void)
 {
     check_results();
     check_errors();
+    check_quantised();
     check_threads();
     print_isa();
     printf("%d checks passed\n", checks_passed);

@@ -1,6 +1,6 @@
 // Every function and every error of convoke.h, from C++17; handles as unique_ptr, and an executor
 // of std::thread.
-#include "errors.h"
+#include "quantised.h"
 
 #include <memory>
 #include <stdexcept>
@@ -117,6 +117,7 @@ int main()
 {
     check_results();
     check_errors();
+    check_quantised();
     check_handles();
     std::printf("%d checks passed\n", checks_passed);
     return 0;

@@ -171,8 +171,8 @@ static inline void check_plan_errors(void)
           convoke_plan_create(f.op, NULL, dtype, NULL, 4, &plan, error));
     FAILS(CONVOKE_STATUS_INVALID_SHAPE, "at least 3 dimensions",
           convoke_plan_create(f.op, NULL, dtype, NULL, 0, &plan, error));
-    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "dtype: 2 is not a convoke_dtype",
-          convoke_plan_create(f.op, NULL, 2, x, 4, &plan, error));
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "dtype: 5 is not a convoke_dtype",
+          convoke_plan_create(f.op, NULL, 5, x, 4, &plan, error));
     FAILS(CONVOKE_STATUS_INVALID_SHAPE, "Conv: X has size -9 on axis 2",
           convoke_plan_create(f.op, NULL, dtype, bad[0], 4, &plan, error));
     FAILS(CONVOKE_STATUS_INVALID_SHAPE, "X has C = 4 channels",

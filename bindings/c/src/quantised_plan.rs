@@ -1,0 +1,249 @@
+//! What a quantised plan does for C, whatever its types are.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::mem::offset_of;
+
+use convoke::{Byte, Op, Quantised, QuantisedPlan, QuantisedRun, Workspace};
+
+use crate::executor::{Executor, on_threads};
+use crate::pointers::{self, Extent, Versioned, check_apart};
+use crate::status::{Result, fail};
+
+/// The element types of a quantised plan: each a convoke_dtype.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct QuantisedDTypes {
+    /// That of X: CONVOKE_DTYPE_UINT8 or CONVOKE_DTYPE_INT8.
+    pub x: u32,
+    /// That of W: one of the same two.
+    pub w: u32,
+    /// That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT if
+    /// DequantizeLinear follows.
+    pub y: u32,
+}
+
+/// Weights in the order in which kernels read them, with their sums and the bias.
+///
+/// The handle has memory of its own.
+pub struct QuantisedWeights(convoke::QuantisedWeights);
+
+/// What a run does with sums: made once from scales for packed weights, which it is for alone.
+pub struct Scaled(Box<dyn Any + Send + Sync>);
+
+/// What convoke_plan_pack_quantised packs.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct QuantisedPackArgs {
+    /// sizeof(convoke_quantised_pack_args).
+    pub struct_size: usize,
+    /// W, of the plan's type of W.
+    pub w: *const c_void,
+    /// Elements of W: `w_len` of convoke_plan_info.
+    pub w_len: usize,
+    /// The zero points of W, of its type: one, or one for each output channel. NULL for 0.
+    pub w_zero_point: *const c_void,
+    /// The number of zero points: 1, or `bias_len` of convoke_plan_info. 0 for NULL.
+    pub w_zero_point_len: usize,
+    /// The bias, whose scale is x_scale * w_scale, as in QLinearConv. NULL without one.
+    pub bias: *const i32,
+    /// Elements of the bias: `bias_len` of convoke_plan_info. 0 without one.
+    pub bias_len: usize,
+}
+
+// SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
+unsafe impl Versioned for QuantisedPackArgs {
+    const NAME: &'static str = "convoke_quantised_pack_args";
+    const FIRST_BYTES: usize = offset_of!(Self, bias_len) + size_of::<usize>();
+}
+
+/// Scales and zero points, by ONNX's names.
+///
+/// An output of bytes is round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point, saturated,
+/// where sum is that of (x - x_zero_point) * (w - w_zero_point). The scale is computed in float, and
+/// halves are rounded to even. An output in float is (sum + bias) * (x_scale * w_scale / y_scale), so
+/// that y_scale is 1 for DequantizeLinear. An output in int32 is sum + bias, and has no scales.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Scales {
+    /// sizeof(convoke_scales).
+    pub struct_size: usize,
+    /// The scale of W: one, or one for each output channel.
+    pub w_scale: *const f32,
+    /// The number of W's scales: 1, or `bias_len` of convoke_plan_info.
+    pub w_scale_len: usize,
+    /// The scale of X.
+    pub x_scale: f32,
+    /// The scale of Y.
+    pub y_scale: f32,
+    /// The zero point of X, a value of its type. Padding has it too.
+    pub x_zero_point: i32,
+    /// The zero point of Y, a value of its type. It counts for bytes alone.
+    pub y_zero_point: i32,
+}
+
+// SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
+unsafe impl Versioned for Scales {
+    const NAME: &'static str = "convoke_scales";
+    const FIRST_BYTES: usize = offset_of!(Self, y_zero_point) + size_of::<i32>();
+}
+
+/// The memory of a run of a quantised plan. X and Y are contiguous, in the plan's types and layouts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct QuantisedRunArgs {
+    /// sizeof(convoke_quantised_run_args).
+    pub struct_size: usize,
+    /// X.
+    pub x: *const c_void,
+    /// Elements of X: `x_len` of convoke_plan_info.
+    pub x_len: usize,
+    /// The weights.
+    pub weights: *const QuantisedWeights,
+    /// What becomes of the sums of these weights.
+    pub scaled: *const Scaled,
+    /// Y. Every element is written. It must hold values before, which do not matter.
+    pub y: *mut c_void,
+    /// Elements of Y: `y_len` of convoke_plan_info.
+    pub y_len: usize,
+    /// Scratch memory, as in convoke_run_args.
+    pub workspace: *mut c_void,
+    /// Bytes of the workspace, as in convoke_run_args.
+    pub workspace_bytes: usize,
+    /// The threads of the run. NULL for the calling thread.
+    pub executor: *const Executor,
+}
+
+// SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
+unsafe impl Versioned for QuantisedRunArgs {
+    const NAME: &'static str = "convoke_quantised_run_args";
+    const FIRST_BYTES: usize = offset_of!(Self, executor) + size_of::<*const Executor>();
+}
+
+/// A type of zero points, or of outputs that have none.
+pub(crate) trait ZeroPoint: Sized {
+    const HAS_SCALES: bool = true;
+
+    fn of(op: Op, name: &str, value: i32) -> Result<Self>;
+}
+
+macro_rules! bytes {
+    ($($t:ident)+) => {$(
+        impl ZeroPoint for $t {
+            fn of(op: Op, name: &str, value: i32) -> Result<Self> {
+                match Self::try_from(value) {
+                    Ok(value) => Ok(value),
+                    Err(_) => {
+                        let (least, most) = (Self::MIN, Self::MAX);
+                        fail!(InvalidArgument, "{op}: {name} is {value}, must be from {least} to {most}")
+                    }
+                }
+            }
+        }
+    )+};
+}
+bytes!(u8 i8);
+
+impl ZeroPoint for i32 {
+    const HAS_SCALES: bool = false;
+
+    fn of(_: Op, _: &str, _: i32) -> Result<Self> {
+        Ok(0)
+    }
+}
+
+impl ZeroPoint for f32 {
+    fn of(_: Op, _: &str, _: i32) -> Result<Self> {
+        Ok(0.0)
+    }
+}
+
+/// A quantised plan of any types.
+pub(crate) trait AnyQuantised: Send + Sync {
+    fn explain(&self) -> String;
+
+    fn workspace_bytes(&self) -> usize;
+
+    fn threads(&self) -> usize;
+
+    /// # Safety
+    /// The pointers must be as the struct says.
+    unsafe fn pack(&self, args: &QuantisedPackArgs) -> Result<QuantisedWeights>;
+
+    /// # Safety
+    /// The pointers must be as the struct says.
+    unsafe fn scaled(&self, weights: &QuantisedWeights, scales: &Scales) -> Result<Scaled>;
+
+    /// # Safety
+    /// The pointers must be as the struct says.
+    unsafe fn run(&self, args: &QuantisedRunArgs) -> Result<()>;
+}
+
+impl<X: Byte + ZeroPoint, W: Byte, Y: Quantised + ZeroPoint> AnyQuantised for QuantisedPlan<X, W, Y> {
+    fn explain(&self) -> String {
+        self.explain()
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        self.threads()
+    }
+
+    unsafe fn pack(&self, args: &QuantisedPackArgs) -> Result<QuantisedWeights> {
+        // SAFETY: the caller's.
+        let (w, w_zero_point, bias) = unsafe {
+            (
+                pointers::values("w", args.w.cast::<W>(), args.w_len)?,
+                pointers::values("w_zero_point", args.w_zero_point.cast::<W>(), args.w_zero_point_len)?,
+                pointers::values("bias", args.bias, args.bias_len)?,
+            )
+        };
+        let bias = (!args.bias.is_null() || args.bias_len > 0).then_some(bias);
+        Ok(QuantisedWeights(self.pack(w, w_zero_point, bias)?))
+    }
+
+    unsafe fn scaled(&self, weights: &QuantisedWeights, scales: &Scales) -> Result<Scaled> {
+        let Scales { w_scale, w_scale_len, x_scale, y_scale, x_zero_point, y_zero_point, .. } = *scales;
+        let (x_scale, w_scale, y_scale) = if Y::HAS_SCALES {
+            // SAFETY: the caller's.
+            (x_scale, unsafe { pointers::values("w_scale", w_scale, w_scale_len)? }, y_scale)
+        } else {
+            (1.0, [1.0].as_slice(), 1.0)
+        };
+        let op = self.geometry().op;
+        let x_zero_point = X::of(op, "x_zero_point", x_zero_point)?;
+        let y_zero_point = Y::of(op, "y_zero_point", y_zero_point)?;
+        let scales = convoke::Scales { x_scale, x_zero_point, w_scale, y_scale, y_zero_point };
+        Ok(Scaled(Box::new(weights.0.scaled(&scales)?)))
+    }
+
+    unsafe fn run(&self, args: &QuantisedRunArgs) -> Result<()> {
+        // SAFETY: the caller's handles.
+        let (weights, scaled) =
+            unsafe { (pointers::value("weights", args.weights)?, pointers::value("scaled", args.scaled)?) };
+        let Some(scaled) = scaled.0.downcast_ref::<convoke::Scaled<X, Y>>() else {
+            fail!(PackedMismatch, "{}: the scales were made by a plan of other types", self.geometry().op);
+        };
+        let x = pointers::checked("x", args.x.cast::<X>(), args.x_len)?;
+        let y = pointers::checked("y", args.y.cast::<Y>(), args.y_len)?;
+        let (scratch, bytes) = (args.workspace.cast::<u8>(), args.workspace_bytes);
+        let scratch = pointers::checked_bytes("workspace", scratch, bytes, Workspace::ALIGNMENT)?;
+        let (of_x, of_y) = (("x", Extent::new(x, args.x_len)), ("y", Extent::new(y, args.y_len)));
+        let of_scratch = ("workspace", Extent::new(scratch, bytes));
+        check_apart(of_y, of_x)?;
+        check_apart(of_scratch, of_x)?;
+        check_apart(of_scratch, of_y)?;
+        // SAFETY: the caller's memory, checked, and apart from all other memory of the run. Y holds values.
+        let (x, y, scratch) = unsafe {
+            let y = pointers::initialised(pointers::memory("y", y.cast_mut(), args.y_len)?);
+            (pointers::values("x", x, args.x_len)?, y, pointers::scratch(scratch, bytes))
+        };
+        let mut workspace = Workspace::borrowed(scratch);
+        let run = QuantisedRun::new(x, &weights.0, scaled, y).workspace(&mut workspace);
+        // SAFETY: the caller's executor.
+        unsafe { on_threads(args.executor, |threads| Ok(self.run(run.threads(threads)).map(|_| ())?)) }
+    }
+}
