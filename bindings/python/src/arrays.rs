@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
-use convoke::{DType, Element, ErrorKind, Layout, Op};
+use convoke::{DType, Element, ErrorKind, Layout, Op, bf16, f16};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, PY_ARRAY_API};
 use numpy::{
     BorrowError, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
@@ -23,10 +23,33 @@ use crate::errors::refusal;
 pub(crate) const DTYPES: &str =
     "must be float32, float64, float16 or ml_dtypes.bfloat16, in the machine's order of bytes";
 
-/// An element type of the crate that is one of numpy too.
-pub(crate) trait Number: Element + numpy::Element {}
+/// An element type of arrays.
+pub(crate) trait Number: numpy::Element {
+    /// numpy's name of it.
+    const NAME: &'static str;
 
-impl<T: Element + numpy::Element> Number for T {}
+    /// Whether a dtype is this one, in this machine's order of bytes.
+    fn is(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool>;
+}
+
+macro_rules! numbers {
+    ($($type:ty => $name:literal),+: $is:expr) => {$(
+        impl Number for $type {
+            const NAME: &'static str = $name;
+
+            fn is(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
+                let is: fn(&Bound<'_, PyArrayDescr>) -> PyResult<bool> = $is;
+                is(dtype)
+            }
+        }
+    )+};
+}
+numbers!(f32 => "float32", f64 => "float64", f16 => "float16", bf16 => "bfloat16": |dtype| {
+    Ok(element_type(dtype)? == Some(Self::DTYPE))
+});
+numbers!(u8 => "uint8", i8 => "int8", i32 => "int32": |dtype| {
+    Ok(dtype.is_equiv_to(&PyArrayDescr::of::<Self>(dtype.py())))
+});
 
 /// Which tensor an array is, in messages.
 #[derive(Clone, Copy)]
@@ -81,16 +104,6 @@ pub(crate) fn element_type(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Option<D
     })
 }
 
-/// numpy's name of an element type.
-pub(crate) fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "float32",
-        DType::F64 => "float64",
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-    }
-}
-
 /// Whether a dtype is that of ml_dtypes. It is registered when that package is imported, so the
 /// package is there if the dtype is.
 fn is_bfloat16(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
@@ -139,8 +152,8 @@ impl<'py, T: Number> Tensor<'py, T> {
         // view is looked at.
         let view = private_view(array)?;
         let dtype = view.dtype();
-        if element_type(&dtype)? != Some(T::DTYPE) {
-            let wanted = dtype_name(T::DTYPE);
+        if !T::is(&dtype)? {
+            let wanted = T::NAME;
             return refuse(format_args!(
                 "is of dtype {}, the plan is for {wanted}: {}",
                 dtype.str()?,
@@ -266,7 +279,7 @@ impl<'py, T: Number> Tensor<'py, T> {
 
     /// # Errors
     /// `InvalidInput` if this array, which is written, shares memory with one that is read.
-    pub(crate) fn apart_from(&self, read: &Self) -> PyResult<()> {
+    pub(crate) fn apart_from<U: Number>(&self, read: &Tensor<'_, U>) -> PyResult<()> {
         let (own, other) = (self.addresses(), read.addresses());
         if own.start < other.end && other.start < own.end {
             let message = format_args!(

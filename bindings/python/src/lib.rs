@@ -5,6 +5,7 @@
 //!
 //! * [`planner`](mod@planner): a planner, and attributes from Python values.
 //! * [`plan`](mod@plan): a plan and packed weights of any element type.
+//! * [`quantised`](mod@quantised): the same of bytes.
 //! * [`arrays`](mod@arrays): what is asked of an array before its elements are used.
 //! * [`threads`](mod@threads): pools of threads, and scratch memory.
 //! * [`integers`](mod@integers): integers, which have no limit in Python.
@@ -20,6 +21,7 @@ mod errors;
 mod integers;
 mod plan;
 mod planner;
+mod quantised;
 mod threads;
 
 /// Plans and packed weights. The package `convoke` is its interface.
@@ -30,6 +32,8 @@ mod native {
     use crate::plan::{PackedWeights, Plan};
     #[pymodule_export]
     use crate::planner::Planner;
+    #[pymodule_export]
+    use crate::quantised::{QuantisedPlan, QuantisedWeights, Scaled};
 
     /// The crate's version.
     #[pymodule_export]

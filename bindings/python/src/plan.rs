@@ -3,11 +3,11 @@
 use std::any::Any;
 
 use convoke::{DType, Element, ErrorKind, Explanation, Geometry, Planner, Run, bf16, f16};
-use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::arrays::{DTYPES, Name, Number, Tensor, dtype_name, element_type, empty, in_layout, private_view, uninit};
+use crate::arrays::{DTYPES, Name, Number, Tensor, element_type, empty, in_layout, private_view, uninit};
 use crate::errors::{exception, refusal};
 use crate::threads::{Pooled, with_workspace};
 
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new<T: Number>(plan: convoke::Plan<T>, dtype: &Bound<'_, PyArrayDescr>) -> Self {
+    pub(crate) fn new<T: Number + Element>(plan: convoke::Plan<T>, dtype: &Bound<'_, PyArrayDescr>) -> Self {
         Self { plan: Box::new(plan), dtype: dtype.clone().unbind() }
     }
 }
@@ -310,13 +310,29 @@ struct Arrays<'a, 'py> {
 }
 
 /// The shape of X's array.
-fn x_shape(geometry: &Geometry) -> Vec<usize> {
+pub(crate) fn x_shape(geometry: &Geometry) -> Vec<usize> {
     in_layout(geometry.input_shape(), geometry.x_layout)
 }
 
 /// The shape of Y's array.
-fn y_shape(geometry: &Geometry) -> Vec<usize> {
+pub(crate) fn y_shape(geometry: &Geometry) -> Vec<usize> {
     in_layout(geometry.output_shape(), geometry.y_layout)
+}
+
+/// The elements of W and of the bias, which are copied if they do not lie as they must.
+pub(crate) fn read_weights<'py, W: Number, B: Number>(
+    geometry: &Geometry,
+    w: &Bound<'py, PyAny>,
+    b: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(PyReadonlyArrayDyn<'py, W>, Option<PyReadonlyArrayDyn<'py, B>>)> {
+    let name = |tensor| Name { op: geometry.op, tensor, is_out: false };
+    let w = Tensor::<W>::new(name("W"), w)?.of_shape(&geometry.weight_shape())?.or_copied()?;
+    let b = b.map(|b| {
+        let tensor = Tensor::<B>::new(name("B"), b)?;
+        geometry.validate_bias(tensor.shape()).map_err(|error| exception(b.py(), &error))?;
+        tensor.or_copied()
+    });
+    Ok((w.read()?, b.transpose()?.map(Tensor::read).transpose()?))
 }
 
 /// A plan of some element type.
@@ -333,7 +349,7 @@ trait AnyPlan: Send + Sync {
     ) -> PyResult<Bound<'py, PyAny>>;
 }
 
-impl<T: Number> AnyPlan for convoke::Plan<T> {
+impl<T: Number + Element> AnyPlan for convoke::Plan<T> {
     fn geometry(&self) -> &Geometry {
         self.geometry()
     }
@@ -347,15 +363,8 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
     }
 
     fn pack(&self, w: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn AnyPacked>> {
-        let (py, geometry) = (w.py(), self.geometry());
-        let name = |tensor| Name { op: geometry.op, tensor, is_out: false };
-        let w = Tensor::<T>::new(name("W"), w)?.of_shape(&geometry.weight_shape())?.or_copied()?;
-        let b = b.map(|b| {
-            let b = Tensor::<T>::new(name("B"), b)?;
-            geometry.validate_bias(b.shape()).map_err(|error| exception(py, &error))?;
-            b.or_copied()
-        });
-        let (w, b) = (w.read()?, b.transpose()?.map(|b| b.read()).transpose()?);
+        let py = w.py();
+        let (w, b) = read_weights::<T, T>(self.geometry(), w, b)?;
         let (w, b) = (w.as_slice()?, b.as_ref().map(|b| b.as_slice()).transpose()?);
         let packed = py.detach(|| self.pack(w, b)).map_err(|error| exception(py, &error))?;
         Ok(Box::new(packed))
@@ -376,7 +385,7 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         let [x, residual, out] =
             [("X", false), ("the residual", false), ("out", true)].map(|(tensor, is_out)| Name { op, tensor, is_out });
         let Some(packed) = packed.of::<T>() else {
-            let (packed, needed) = (packed.dtype.bind(py), dtype_name(T::DTYPE));
+            let (packed, needed) = (packed.dtype.bind(py), T::NAME);
             let message = format_args!("{op}: the weights were packed for dtype {packed}, the plan needs {needed}");
             return Err(refusal(py, ErrorKind::PackedMismatch, message));
         };
@@ -407,7 +416,9 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         };
         let run = run.x_pixel_stride(of_x).residual_pixel_stride(of_residual).y_pixel_stride(of_y);
         let result = py.detach(|| {
-            with_workspace(self, |workspace| self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ()))
+            with_workspace(self.workspace_bytes(), |workspace| {
+                self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ())
+            })
         });
         result.map_err(|error| exception(py, &error))?;
         Ok(arrays.out.unwrap_or(y.array()).clone())

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use convoke::{Accuracy, Activation, Attribute, DType, ErrorKind, Isa, Layout, NodeInput, Operator, bf16, f16};
+use convoke::{
+    Accuracy, Activation, Attribute, DType, Element, ErrorKind, Isa, Layout, NodeInput, Operator, bf16, f16,
+};
 use numpy::PyArrayDescr;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -12,6 +14,7 @@ use crate::arrays::{DTYPES, Number, element_type};
 use crate::errors::{exception, refusal};
 use crate::integers::{check_len, fitting, in_range, required};
 use crate::plan::{PackedWeights, Plan};
+use crate::quantised::QuantisedPlan;
 use crate::threads::count;
 
 /// The crate's planner. ``convoke.Planner`` is its interface.
@@ -81,20 +84,8 @@ impl Planner {
         dtype: &Bound<'_, PyArrayDescr>,
         layouts: Option<(String, String)>,
     ) -> PyResult<Plan> {
-        let named = |name: &str| format!("{op_type}: {name}");
-        let opset = required(&named("opset"), opset)?;
-        let mut x: Vec<i64> = required(&named("x_shape"), x_shape)?;
-        let w: Vec<i64> = required(&named("w_shape"), w_shape)?;
-        let attributes = Attributes::read(op_type, attributes, x.len().saturating_sub(2))?;
-        let layout = |name: &str| layout_of(dtype.py(), op_type, name, x.len());
-        let layouts = match &layouts {
-            Some((of_x, of_y)) => [layout(of_x)?, layout(of_y)?],
-            None => Default::default(),
-        };
-        if layouts[0] == Layout::ChannelsLast {
-            x[1..].rotate_right(1);
-        }
-        let node = Node { op_type, opset, attributes, x: &x, w: &w, layouts };
+        let opset = required(&format!("{op_type}: opset"), opset)?;
+        let node = Node::read(op_type, opset, attributes, [x_shape, w_shape], layouts)?;
         match element_type(dtype)? {
             Some(DType::F32) => self.plan_as::<f32>(&node, dtype),
             Some(DType::F64) => self.plan_as::<f64>(&node, dtype),
@@ -107,7 +98,26 @@ impl Planner {
             )),
         }
     }
+
+    /// The same for bytes, with the dtypes of X, W and the result.
+    #[pyo3(signature = (op_type, attributes, x_shape, w_shape, dtypes, layouts))]
+    fn plan_quantised(
+        &self,
+        op_type: &str,
+        attributes: &Bound<'_, PyDict>,
+        x_shape: &Bound<'_, PyAny>,
+        w_shape: &Bound<'_, PyAny>,
+        dtypes: [Bound<'_, PyArrayDescr>; 3],
+        layouts: Option<(String, String)>,
+    ) -> PyResult<QuantisedPlan> {
+        let node = Node::read(op_type, NEWEST_OPSET, attributes, [x_shape, w_shape], layouts)?;
+        // Any type that all opsets have stands for the bytes, which none has.
+        let planned = node.operator(DType::F32).map_err(|error| exception(x_shape.py(), &error))?;
+        QuantisedPlan::new(&self.0, planned, &dtypes)
+    }
 }
+
+const NEWEST_OPSET: i64 = 22;
 
 /// The names of layouts, for one to three spatial axes.
 const LAYOUTS: [(&str, Layout); 6] = [
@@ -158,21 +168,47 @@ struct Node<'a> {
     op_type: &'a str,
     opset: i64,
     attributes: Attributes,
-    x: &'a [i64],
-    w: &'a [i64],
+    x: Vec<i64>,
+    w: Vec<i64>,
     /// Those of X and Y.
     layouts: [Layout; 2],
 }
 
+impl<'a> Node<'a> {
+    /// The shapes are those of X, in the order of its layout, and of W.
+    fn read(
+        op_type: &'a str,
+        opset: i64,
+        attributes: &Bound<'_, PyDict>,
+        [x_shape, w_shape]: [&Bound<'_, PyAny>; 2],
+        layouts: Option<(String, String)>,
+    ) -> PyResult<Self> {
+        let mut x: Vec<i64> = required(&format!("{op_type}: x_shape"), x_shape)?;
+        let w = required(&format!("{op_type}: w_shape"), w_shape)?;
+        let attributes = Attributes::read(op_type, attributes, x.len().saturating_sub(2))?;
+        let layout = |name: &str| layout_of(x_shape.py(), op_type, name, x.len());
+        let layouts = match &layouts {
+            Some((of_x, of_y)) => [layout(of_x)?, layout(of_y)?],
+            None => Default::default(),
+        };
+        if layouts[0] == Layout::ChannelsLast {
+            x[1..].rotate_right(1);
+        }
+        Ok(Self { op_type, opset, attributes, x, w, layouts })
+    }
+
+    /// The operator in its layouts, and the shape of X in ONNX's order.
+    fn operator(&self, dtype: DType) -> Result<(Operator, Vec<usize>), convoke::Error> {
+        let inputs = [&self.x, &self.w].map(|dims| Some(NodeInput { dtype, dims }));
+        let (operator, geometry) = Operator::from_node(self.op_type, self.opset, &self.attributes.as_onnx(), &inputs)?;
+        let [x_layout, y_layout] = self.layouts;
+        Ok((operator.layouts(x_layout, y_layout), geometry.input_shape()))
+    }
+}
+
 impl Planner {
-    fn plan_as<T: Number>(&self, node: &Node<'_>, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Plan> {
-        let inputs = [node.x, node.w].map(|dims| Some(NodeInput { dtype: T::DTYPE, dims }));
-        let planned = Operator::from_node(node.op_type, node.opset, &node.attributes.as_onnx(), &inputs).and_then(
-            |(operator, geometry)| {
-                let [x_layout, y_layout] = node.layouts;
-                self.0.plan::<T>(operator.layouts(x_layout, y_layout), &geometry.input_shape())
-            },
-        );
+    fn plan_as<T: Number + Element>(&self, node: &Node<'_>, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Plan> {
+        let planned = node.operator(T::DTYPE).and_then(|(operator, x_shape)| self.0.plan::<T>(operator, &x_shape));
         Ok(Plan::new(planned.map_err(|error| exception(dtype.py(), &error))?, dtype))
     }
 }

@@ -51,7 +51,12 @@ impl Pooled {
     pub(crate) fn of<T: Element>(py: Python<'_>, plan: &Plan<T>) -> PyResult<Self> {
         let threads = plan.explain().threads();
         let used = plan.threads_with(Threads::Executor(&Width(threads)));
-        if used.map_err(|error| exception(py, &error))? <= 1 {
+        Self::new(py, if used.map_err(|error| exception(py, &error))? > 1 { threads } else { 1 })
+    }
+
+    /// Starts so many threads, if they are more than one and not there yet.
+    pub(crate) fn new(py: Python<'_>, threads: usize) -> PyResult<Self> {
+        if threads <= 1 {
             return Ok(Self::Caller);
         }
         match pool(threads) {
@@ -102,9 +107,9 @@ pub(crate) fn count(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-/// Calls `run` with the calling thread's workspace, made as large as the plan needs.
-pub(crate) fn with_workspace<T: Element, R>(
-    plan: &Plan<T>,
+/// Calls `run` with the calling thread's workspace, made as large as a plan needs.
+pub(crate) fn with_workspace<R>(
+    bytes: usize,
     run: impl FnOnce(&mut Workspace<'_>) -> Result<R, convoke::Error>,
 ) -> Result<R, convoke::Error> {
     thread_local! {
@@ -116,7 +121,9 @@ pub(crate) fn with_workspace<T: Element, R>(
             Some(workspace) => workspace,
             None => kept.insert(Workspace::with_bytes(0)?),
         };
-        workspace.grow_for(plan)?;
+        if workspace.bytes() < bytes {
+            *workspace = Workspace::with_bytes(bytes)?;
+        }
         run(workspace)
     })
 }

@@ -30,6 +30,10 @@ def test_the_package_is_typed(tmp_path):
         "y: np.ndarray = plan.run(np.ones(plan.input_shape, np.float32), packed)\n"
         "shape: tuple[int, ...] = plan.output_shape\n"
         "y = convoke.conv(y, y, layout='NHWC') + convoke.conv_transpose(y, y, layout=('NCHW', 'NHWC'))\n"
+        "bytes_ = planner.plan_quantised('Conv', (1, 1, 4), (1, 1, 2), np.uint8, np.int8, 'float32')\n"
+        "weights = bytes_.pack(np.ones((1, 1, 2), np.int8), w_zero_point=np.int8(3))\n"
+        "scaled: convoke.Scaled = bytes_.scaled(weights, x_scale=0.5, w_scale=np.ones(1, np.float32), x_zero_point=7)\n"
+        "y = bytes_.run(np.ones((1, 1, 4), np.uint8), weights, scaled)\n"
     )
     (tmp_path / "wrong.py").write_text("import convoke\nconvoke.Planner(activation='gelu')\nconvoke.Planner().conv((1, 1, 3))\nconvoke.Planner().conv((1,), (1,), layout='HWC')\n")
     mypy = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
@@ -48,7 +52,7 @@ def test_everything_public_is_documented():
         value = getattr(convoke, name)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert value.__doc__, name
-    for cls in (convoke.Planner, convoke.Plan, convoke.PackedWeights):
+    for cls in (convoke.Planner, convoke.Plan, convoke.PackedWeights, convoke.QuantisedPlan, convoke.Scaled):
         for name, value in vars(cls).items():
             if not name.startswith("_"):
                 assert (value.__func__ if isinstance(value, staticmethod) else value).__doc__, f"{cls.__name__}.{name}"

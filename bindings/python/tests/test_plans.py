@@ -203,7 +203,7 @@ def test_shared_bytes_are_read_only_aligned_bytes(rng):
 
 
 def test_classes_are_final_and_made_by_the_package():
-    for cls in (convoke.Plan, convoke.PackedWeights):
+    for cls in (convoke.Plan, convoke.PackedWeights, convoke.QuantisedPlan, convoke.QuantisedWeights, convoke.Scaled):
         with pytest.raises(TypeError):
             cls()
         with pytest.raises(TypeError):

@@ -13,10 +13,10 @@ To run a layer more than once, plan it and pack its weights once:
 
 Arrays are C-contiguous, of float32, float64, float16 or ml_dtypes.bfloat16. Their axes are in ONNX's
 order, ``(N, C, spatial...)``, or with ``layout="NHWC"`` in that order. Attributes have their ONNX names
-and meanings.
+and meanings. ``Planner.plan_quantised`` is for layers of bytes.
 """
 
-from ._convoke import PackedWeights, Plan, __version__
+from ._convoke import PackedWeights, Plan, QuantisedPlan, QuantisedWeights, Scaled, __version__
 from ._errors import (
     BufferLengthError,
     Error,
@@ -52,6 +52,9 @@ __all__ = [
     "PackedWeights",
     "Plan",
     "Planner",
+    "QuantisedPlan",
+    "QuantisedWeights",
+    "Scaled",
     "SizeOverflowError",
     "ThreadsError",
     "UnavailableError",

@@ -1,12 +1,15 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["PackedWeights", "Plan", "Planner", "__version__"]
+__all__ = ["PackedWeights", "Plan", "Planner", "QuantisedPlan", "QuantisedWeights", "Scaled", "__version__"]
 
 __version__: str
+
+_Scale: TypeAlias = float | np.floating[Any] | NDArray[np.float32]
+_ZeroPoint: TypeAlias = int | np.integer[Any] | NDArray[np.integer[Any]]
 
 @final
 class Planner:
@@ -30,6 +33,15 @@ class Planner:
         dtype: np.dtype[Any],
         layouts: tuple[str, str] | None,
     ) -> Plan: ...
+    def plan_quantised(
+        self,
+        op_type: str,
+        attributes: Mapping[str, Any],
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        dtypes: tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]],
+        layouts: tuple[str, str] | None,
+    ) -> QuantisedPlan: ...
 
 @final
 class Plan:
@@ -92,3 +104,49 @@ class PackedWeights:
     def nbytes(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
+
+@final
+class QuantisedPlan:
+    """How to compute one layer of bytes on arrays of one shape."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def dtypes(self) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]: ...
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+    @property
+    def output_shape(self) -> tuple[int, ...]: ...
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...
+    @property
+    def macs(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    def pack(
+        self, w: NDArray[Any], b: NDArray[np.int32] | None = None, *, w_zero_point: _ZeroPoint | None = None
+    ) -> QuantisedWeights: ...
+    def scaled(
+        self,
+        weights: QuantisedWeights,
+        *,
+        x_scale: _Scale | None = None,
+        x_zero_point: _ZeroPoint | None = None,
+        w_scale: _Scale | None = None,
+        y_scale: _Scale | None = None,
+        y_zero_point: _ZeroPoint | None = None,
+    ) -> Scaled: ...
+    def run(
+        self, x: NDArray[Any], weights: QuantisedWeights, scaled: Scaled, *, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]: ...
+    def explain(self) -> str: ...
+
+@final
+class QuantisedWeights:
+    """The weights and the bias of a layer of bytes, as a quantised plan has packed them."""
+
+@final
+class Scaled:
+    """What runs do with sums: made by ``QuantisedPlan.scaled`` for some weights, which it is for alone."""

@@ -39,7 +39,8 @@ class InvalidTypeError(Error, TypeError):
 
 
 class InvalidInputError(Error):
-    """An array's memory cannot be used: its layout, or because it is read-only, shared or in use."""
+    """An array's memory cannot be used: its layout, or because it is read-only, shared or in use. Or a scale or a zero
+    point is none."""
 
     kind = "InvalidInput"
 

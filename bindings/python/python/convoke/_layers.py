@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _convoke
-from ._convoke import PackedWeights, Plan
+from ._convoke import PackedWeights, Plan, QuantisedPlan
 from ._errors import InvalidTypeError, UnavailableError
 
 Activation = Union[
@@ -170,6 +170,50 @@ class Planner:
         }
         layouts = _pair("ConvTranspose", layout)
         return self._planner.plan("ConvTranspose", opset, attributes, x_shape, w_shape, _dtype(dtype), layouts)
+
+    def plan_quantised(
+        self,
+        op: Literal["Conv", "ConvTranspose"],
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        x_dtype: DTypeLike,
+        w_dtype: DTypeLike,
+        y_dtype: DTypeLike,
+        *,
+        strides: PerAxis | None = None,
+        pads: PerAxis | None = None,
+        dilations: PerAxis | None = None,
+        group: int = 1,
+        auto_pad: AutoPad | bytes = "NOTSET",
+        kernel_shape: PerAxis | None = None,
+        output_padding: PerAxis | None = None,
+        output_shape: PerAxis | None = None,
+        layout: Layout | tuple[Layout, Layout] | None = None,
+    ) -> QuantisedPlan:
+        """A plan of a layer of bytes: of QLinearConv, of ConvInteger, and of what quantised graphs mean by Conv and
+        ConvTranspose between DequantizeLinear and QuantizeLinear. What is not said here is as for ``conv`` and
+        ``conv_transpose``.
+
+        The planner has threads and an instruction set at most: there are no activation, algorithm, limit of the scratch
+        memory or packed weights for bytes.
+
+        Args:
+            x_dtype: uint8 or int8.
+            w_dtype: uint8 or int8.
+            y_dtype: uint8 or int8; int32 as in ConvInteger; or float32, if DequantizeLinear follows.
+        """
+        attributes = {
+            "strides": strides,
+            "pads": pads,
+            "dilations": dilations,
+            "group": group,
+            "auto_pad": auto_pad,
+            "kernel_shape": kernel_shape,
+            "output_padding": output_padding,
+            "output_shape": output_shape,
+        }
+        dtypes = _dtype(x_dtype), _dtype(w_dtype), _dtype(y_dtype)
+        return self._planner.plan_quantised(op, attributes, x_shape, w_shape, dtypes, _pair(op, layout))
 
     def packed_for(self, packed: PackedWeights) -> Planner:
         """The same planner, whose plans accept these weights: for another batch or spatial size than that of the plan
