@@ -8,6 +8,7 @@ pub mod forged;
 pub mod geometry;
 pub mod kernels;
 pub mod packed;
+pub mod quantised;
 pub mod run;
 pub mod tuning;
 

@@ -159,7 +159,8 @@ impl Places {
         [of_x, of_y(residual), of_y(y)]
     }
 
-    fn at(&self, i: usize) -> usize {
+    /// Where element `i` lies.
+    pub fn at(&self, i: usize) -> usize {
         let position = i / self.positions / self.channels * self.positions + i % self.positions;
         match self.layout {
             Layout::ChannelsLast => position * self.pixel() + i / self.positions % self.channels,

@@ -330,6 +330,8 @@ fn profile_of_a_model() {
         "{text}"
     );
 
+    assert_layout_is_taken(&args(&["--dim", "batch=2"]));
+
     let without_batch: Vec<&str> = args(&[]);
     assert_bad_input(&without_batch, "--dim batch=1");
     assert_bad_input(&args(&["--dim", "batch"]), "NAME=SIZE");
@@ -359,7 +361,18 @@ fn sequence_of_a_model() {
     assert_eq!(sequence["packed_bytes"].as_f64(), Some(sum("packed_bytes")));
     let text = stdout(&run(&args(&["--dim", "batch=2", "--threads", "2"])));
     assert!(text.contains("in sequence") && text.contains("2 threads") && text.contains("rounds took"), "{text}");
+    assert_layout_is_taken(&args(&["--dim", "batch=2"]));
     assert_bad_input(&args(&[]), "--dim batch=1");
+}
+
+/// Asserts that a command runs the layers of a model with channels last, if it is told to.
+fn assert_layout_is_taken(args: &[&str]) {
+    let text = |layout: &'static str| run_in_columns(300, &[args, &["--layout", layout]].concat());
+    let (first, last) = (text("channels-first"), text("channels-last"));
+    assert!(
+        !first.contains("channels-last") && last.contains("2x4x10x12 -> 2x8x10x12 k3x3 p1 channels-last"),
+        "{last}"
+    );
 }
 
 #[test]

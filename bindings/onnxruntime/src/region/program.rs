@@ -1,6 +1,7 @@
 //! The steps of a region for inputs of known shapes: plans, tables, and memory.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -340,10 +341,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Where each tensor lies, and the elements of the memory. Tensors share memory if no act needs both. The largest ones are
-    /// placed first, each as near to the beginning as can be.
-    ///
-    /// Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
+    /// Where each tensor lies, and the elements of the memory.
     fn memory(&self) -> Result<(Vec<Place>, usize)> {
         // The acts from the first one that needs a tensor to the last one.
         let mut needed = vec![None::<(usize, usize)>; self.tensors.len()];
@@ -354,32 +352,13 @@ impl Making<'_> {
         }
         let mut own = Vec::new();
         for (tensor, acts) in needed.into_iter().enumerate() {
-            if let (Memory::Own, Some(acts)) = (self.tensors[tensor].memory, acts) {
+            if let (Memory::Own, Some((first, last))) = (self.tensors[tensor].memory, acts) {
                 let len = pixels(&self.shapes[tensor])?.checked_mul(self.tensors[tensor].channels);
-                let len = len.and_then(|len| len.checked_next_multiple_of(LINE));
-                own.push((len.ok_or_else(|| Failure::other("a tensor of a region exceeds the memory"))?, tensor, acts));
+                let len = len.ok_or_else(|| Failure::other("a tensor of a region exceeds the memory"))?;
+                own.push(Needed { tensor, len, first, last });
             }
         }
-        own.sort_by_key(|(len, ..)| Reverse(*len));
-        let mut begins = vec![0; self.tensors.len()];
-        // In the order in which they lie.
-        let mut placed: Vec<(Range<usize>, (usize, usize))> = Vec::new();
-        for (len, tensor, (first, last)) in own {
-            let mut begin = 0_usize;
-            for (other, acts) in &placed {
-                if acts.0 <= last && first <= acts.1 {
-                    if begin.saturating_add(len) <= other.start {
-                        break;
-                    }
-                    begin = begin.max(other.end);
-                }
-            }
-            let end =
-                begin.checked_add(len).ok_or_else(|| Failure::other("the tensors of a region exceed the memory"))?;
-            begins[tensor] = begin;
-            let at = placed.partition_point(|(other, _)| other.start <= begin);
-            placed.insert(at, (begin..end, (first, last)));
-        }
+        let (begins, len) = placed(own).ok_or_else(|| Failure::other("the tensors of a region exceed the memory"))?;
         let place = |tensor: usize| {
             let (root, channel) = root(&self.tensors, tensor);
             let Tensor { memory, layout, channels } = self.tensors[root];
@@ -387,15 +366,48 @@ impl Making<'_> {
                 Memory::Input(i) => Place::Input(i),
                 Memory::Output(i) => Place::Output(i),
                 _ => {
-                    let (begin, len) = (begins[root], self.shapes[root].iter().product::<usize>());
+                    let begin = begins.get(&root).copied().unwrap_or(0);
+                    let len = self.shapes[root].iter().product::<usize>();
                     let pixel = (layout == Layout::ChannelsLast).then_some(channels);
                     Place::Own(Extent { begin, end: begin + len, first: begin + channel, pixel })
                 }
             }
         };
-        let len = placed.iter().map(|(range, _)| range.end).max().unwrap_or(0);
         Ok(((0..self.tensors.len()).map(place).collect(), len))
     }
+}
+
+/// A tensor that needs memory, from the first act that it is in to the last one.
+struct Needed {
+    tensor: usize,
+    len: usize,
+    first: usize,
+    last: usize,
+}
+
+/// Where tensors begin, and the elements of all memory. Tensors share memory if no act needs both. The largest ones are
+/// placed first, each as near to the beginning as can be. None if they are too large.
+///
+/// Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
+fn placed(mut tensors: Vec<Needed>) -> Option<(HashMap<usize, usize>, usize)> {
+    tensors.sort_by_key(|tensor| Reverse(tensor.len));
+    // In the order in which they lie.
+    let mut placed: Vec<(Range<usize>, Needed)> = Vec::new();
+    for tensor in tensors {
+        let (mut begin, len) = (0_usize, tensor.len.checked_next_multiple_of(LINE)?);
+        for (range, other) in &placed {
+            if other.first <= tensor.last && tensor.first <= other.last {
+                if begin.checked_add(len)? <= range.start {
+                    break;
+                }
+                begin = begin.max(range.end);
+            }
+        }
+        let at = placed.partition_point(|(range, _)| range.start <= begin);
+        placed.insert(at, (begin..begin.checked_add(len)?, tensor));
+    }
+    let len = placed.iter().map(|(range, _)| range.end).max().unwrap_or(0);
+    Some((placed.into_iter().map(|(range, tensor)| (tensor.tensor, range.start)).collect(), len))
 }
 
 /// The windows of a pool on X, and the shape of Y.
@@ -418,4 +430,43 @@ fn windows(pool: &Pool, x_shape: &[usize]) -> Result<(Windows, Vec<usize>)> {
         axes: axes.collect(),
     };
     Ok((windows, geometry.output_shape()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needed(tensors: &[(usize, usize, usize)]) -> Vec<Needed> {
+        let needed =
+            |(tensor, &(len, first, last)): (usize, &(usize, usize, usize))| Needed { tensor, len, first, last };
+        tensors.iter().enumerate().map(needed).collect()
+    }
+
+    #[test]
+    fn tensors_share_memory_unless_an_act_needs_both() {
+        // A chain with a residual of the first tensor, and a large one in between.
+        let tensors = [(32, 0, 3), (96, 0, 1), (96, 1, 2), (32, 2, 3), (8, 3, 4)];
+        let (begins, len) = placed(needed(&tensors)).unwrap();
+        assert_eq!(len, 32 + 96 + 96);
+        for (i, a) in tensors.iter().enumerate() {
+            for (j, b) in tensors.iter().enumerate().filter(|(j, b)| i < *j && a.1 <= b.2 && b.1 <= a.2) {
+                let (first, second) = if begins[&i] < begins[&j] { (i, j) } else { (j, i) };
+                assert!(begins[&first] + tensors[first].0 <= begins[&second], "{a:?} and {b:?}: {begins:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tensor_lies_in_a_gap_that_it_fits() {
+        // The second and the third one are beside the first one, and leave a gap before the latter.
+        let (begins, len) = placed(needed(&[(64, 0, 2), (48, 0, 0), (32, 0, 1), (16, 1, 1)])).unwrap();
+        assert_eq!(([0, 1, 2, 3].map(|i| begins[&i]), len), ([0, 64, 112, 64], 144));
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_refused() {
+        assert!(placed(needed(&[(usize::MAX, 0, 0)])).is_none());
+        assert!(placed(needed(&[(usize::MAX / 2, 0, 1), (usize::MAX / 2 + 1, 0, 1)])).is_none());
+        assert_eq!(placed(Vec::new()).unwrap().1, 0);
+    }
 }
