@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::Pod;
@@ -162,7 +163,7 @@ pub struct QuantisedRun<'a, 'y, X, Y> {
     x: &'a [X],
     weights: &'a QuantisedWeights,
     scaled: &'a Scaled<X, Y>,
-    y: &'y mut [Y],
+    y: Target<'y, Y>,
     /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
@@ -171,7 +172,18 @@ pub struct QuantisedRun<'a, 'y, X, Y> {
 impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
     /// Computes Y from X on the calling thread. Both lie as the operator's layouts say.
     pub fn new(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: &'y mut [Y]) -> Self {
-        Self { x, weights, scaled, y, workspace: None, threads: Threads::Serial }
+        Self { x, weights, scaled, y: Target::Init(y), workspace: None, threads: Threads::Serial }
+    }
+
+    /// As [`new`](Self::new), into memory that need not be initialised: every element is written, and
+    /// [`QuantisedPlan::run`] returns the slice initialised.
+    pub fn uninit(
+        x: &'a [X],
+        weights: &'a QuantisedWeights,
+        scaled: &'a Scaled<X, Y>,
+        y: &'y mut [MaybeUninit<Y>],
+    ) -> Self {
+        Self { x, weights, scaled, y: Target::Uninit(y), workspace: None, threads: Threads::Serial }
     }
 
     /// With memory of the caller's, so that the run allocates none.
@@ -363,7 +375,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
             bail!(Threads, "{op}: the plan was made for {}, the run has {count}", Count(self.threads, "thread"));
         }
         if self.methods.is_empty() {
-            return Ok(y);
+            return Ok(&mut []);
         }
         let method = self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format));
         let Some(method) = method else {
@@ -389,7 +401,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         let images = SpacedImages { count: 1, len: y.len(), stride: y.len() };
         let proven = layer.proven().unwrap_or_else(|error| panic!("{:?}: {error}", self.geometry));
         let strides = self.geometry.output_strides();
-        Ok(Target::Init(y).fill(&proven, (images, strides), (threads, slots), (scratch, of_thread), &run))
+        Ok(y.fill(&proven, (images, strides), (threads, slots), (scratch, of_thread), &run))
     }
 
     fn check_len(&self, name: &str, len: usize, expected: usize) -> Result<(), Error> {

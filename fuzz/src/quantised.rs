@@ -56,13 +56,13 @@ number! {
     f32: |sum, scale, _zero| sum as f32 * scale;
 }
 
-/// One to three numbers, or one for each of `channels`, or none.
+/// No number, one, three, or one for each of `channels`.
 fn some<T>(
     u: &mut Unstructured<'_>,
     channels: usize,
     one: impl Fn(&mut Unstructured<'_>) -> Result<T>,
 ) -> Result<Vec<T>> {
-    let count = *u.choose(&[0, 1, 1, 3, channels, channels])?;
+    let count = if u.ratio(1, 16)? { *u.choose(&[0, 3])? } else { *u.choose(&[1, channels])? };
     (0..count).map(|_| one(u)).collect()
 }
 
@@ -81,12 +81,18 @@ where
         |len: usize, seed: u64| integers(len, seed).into_iter().zip(integers(len, !seed)).map(|(a, b)| a * 30 + b * 7);
     let x: Vec<X> = bytes(geometry.input_len(), seed).map(|value| X::of(value as u8)).collect();
     let w: Vec<W> = bytes(geometry.weight_len(), seed + 1).map(|value| W::of(value as u8)).collect();
-    let w_zeros = some(u, channels, |u| Ok(W::of(u.arbitrary()?)))?;
+    // The middle of its type, with which kernels may multiply bytes, or any.
+    let zero = |u: &mut Unstructured<'_>| Ok(W::of(if u.arbitrary()? { W::CENTRE as u8 } else { u.arbitrary()? }));
+    let w_zeros = if u.arbitrary()? { some(u, channels, zero)? } else { Vec::new() };
     let bias = some(u, channels, |u| Ok(u.arbitrary::<i32>()? >> 8))?;
     let bias = (bias.len() == channels).then_some(bias);
-    let w_scale = some(u, channels, |u| Ok(*u.choose(&[0.5, 0.01, 1.0, 3.0e-7, 1.0e30, 0.0, -1.0, f32::NAN])?))?;
+    let scale = |u: &mut Unstructured<'_>| match u.ratio(1, 64)? {
+        true => Ok(*u.choose(&[0.0, -1.0, f32::NAN, f32::INFINITY, 1.0e38])?),
+        false => Ok(*u.choose(&[0.5, 0.01, 1.0, 3.0e-7, 40.0])?),
+    };
+    let w_scale = some(u, channels, scale)?;
     let (x_zero_point, y_zero_point) = (X::of(u.arbitrary()?), Y::of(u.arbitrary()?));
-    let (x_scale, y_scale) = (*u.choose(&[0.25, 0.02, f32::INFINITY])?, *u.choose(&[0.5, 0.07, 0.0])?);
+    let (x_scale, y_scale) = (scale(u)?, scale(u)?);
     let scales = Scales { x_scale, x_zero_point, w_scale: &w_scale, y_scale, y_zero_point };
 
     let [x_places, _, y_places] = Places::of(geometry, [None; 3]);

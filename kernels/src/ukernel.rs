@@ -131,7 +131,7 @@ impl Prefetch {
     /// nothing.
     pub const STREAM: Self = Self { is_stream: true, ..Self::NONE };
 
-    /// How far ahead [`STREAM`](Self::STREAM) prefetches: two pages.
+    /// How far ahead [`STREAM`](Self::STREAM), and a [`PixelKernel`](crate::PixelKernel) too, prefetch weights: two pages.
     ///
     /// The CPU's own prefetchers stop at the end of a page, so that their success depends on where pages
     /// lie in memory. Hints at this distance hide that. See `docs/journal/channel-gemm-weights.md`.

@@ -1,5 +1,7 @@
 //! Convolutions of bytes: random layers on every ISA and in all types, against the definition, and refusals.
 
+use std::mem::MaybeUninit;
+
 use convoke::{
     Activation, Byte, Conv, ErrorKind, Geometry, Isa, Op, Planner, Quantised, QuantisedPlan, QuantisedRun, Scales,
     Threads, Workspace, reference,
@@ -125,11 +127,11 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
     let weights = plan.pack(&w, &w_zeros, bias.as_deref()).unwrap();
     let scaled = weights.scaled(&scales).unwrap();
     let mut workspace = Workspace::with_bytes(plan.workspace_bytes()).unwrap();
-    let mut y = vec![Y::default(); geometry.output_len()];
-    let run = QuantisedRun::new(&x, &weights, &scaled, &mut y).workspace(&mut workspace);
+    let mut memory = vec![MaybeUninit::uninit(); geometry.output_len()];
+    let run = QuantisedRun::uninit(&x, &weights, &scaled, &mut memory).workspace(&mut workspace);
     #[cfg(feature = "rayon")]
     let run = run.threads(Threads::Current.at_most(threads));
-    plan.run(run).unwrap();
+    let y = plan.run(run).unwrap();
 
     // The definition, in f64: all sums are integers that it holds.
     let zero_of = |m: usize| w_zeros.get(if w_zeros.len() == 1 { 0 } else { m }).map_or(0, |zero| zero.number());

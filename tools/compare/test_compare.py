@@ -324,7 +324,7 @@ class ChannelsLast(unittest.TestCase):
                 self.close(peers.OneDnn(row, None, *operands, 1).output(), row, operands)
                 self.close(peers.OneDnnBlocked(row, None, *operands, 1).output(), row, operands)
 
-    @unittest.skipUnless(importlib.util.find_spec("onnxruntime"), "needs onnxruntime and onnx")
+    @unittest.skipUnless(importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"), "needs onnxruntime and onnx")
     def test_onnxruntime_runs_layers_in_its_blocked_layout(self):
         plain = [1, 1], [0, 0, 0, 0]
         for taken, (row, *_) in [

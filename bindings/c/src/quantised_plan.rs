@@ -102,7 +102,7 @@ pub struct QuantisedRunArgs {
     pub weights: *const QuantisedWeights,
     /// What becomes of the sums of these weights.
     pub scaled: *const Scaled,
-    /// Y. Every element is written. It must hold values before, which do not matter.
+    /// Y. Every element is written, so that it need not be initialised.
     pub y: *mut c_void,
     /// Elements of Y: `y_len` of convoke_plan_info.
     pub y_len: usize,
@@ -202,6 +202,10 @@ impl<X: Byte + ZeroPoint, W: Byte, Y: Quantised + ZeroPoint> AnyQuantised for Qu
             )
         };
         let bias = (!args.bias.is_null() || args.bias_len > 0).then_some(bias);
+        if !args.w_zero_point.is_null() && w_zero_point.is_empty() {
+            let geometry = self.geometry();
+            fail!(BufferLength, "{}: w_zero_point has 0 elements, not 1 or {}", geometry.op, geometry.out_channels);
+        }
         Ok(QuantisedWeights(self.pack(w, w_zero_point, bias)?))
     }
 
@@ -236,13 +240,13 @@ impl<X: Byte + ZeroPoint, W: Byte, Y: Quantised + ZeroPoint> AnyQuantised for Qu
         check_apart(of_y, of_x)?;
         check_apart(of_scratch, of_x)?;
         check_apart(of_scratch, of_y)?;
-        // SAFETY: the caller's memory, checked, and apart from all other memory of the run. Y holds values.
+        // SAFETY: the caller's memory, checked, and apart from all other memory of the run.
         let (x, y, scratch) = unsafe {
-            let y = pointers::initialised(pointers::memory("y", y.cast_mut(), args.y_len)?);
+            let y = pointers::memory("y", y.cast_mut(), args.y_len)?;
             (pointers::values("x", x, args.x_len)?, y, pointers::scratch(scratch, bytes))
         };
         let mut workspace = Workspace::borrowed(scratch);
-        let run = QuantisedRun::new(x, &weights.0, scaled, y).workspace(&mut workspace);
+        let run = QuantisedRun::uninit(x, &weights.0, scaled, y).workspace(&mut workspace);
         // SAFETY: the caller's executor.
         unsafe { on_threads(args.executor, |threads| Ok(self.run(run.threads(threads)).map(|_| ())?)) }
     }

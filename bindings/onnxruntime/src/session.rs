@@ -42,6 +42,8 @@ impl Memory {
     fn elements(&mut self, len: usize) -> Result<&mut [f32]> {
         let most = len.saturating_add(LINE);
         if self.0.len() < most {
+            // What is too small is freed before.
+            self.0 = Vec::new();
             self.0 = buffer(most)?;
             self.0.resize(most, 0.0);
         }

@@ -1,7 +1,6 @@
 //! Quantised plans: convolutions of bytes, of any types.
 
 use std::any::Any;
-use std::mem::MaybeUninit;
 
 use convoke::{Byte, ErrorKind, Geometry, Operator, Planner, Quantised, QuantisedRun, Scales};
 use numpy::{PyArrayDescr, PyUntypedArray};
@@ -45,7 +44,7 @@ impl QuantisedPlan {
     /// A result of bytes is ``round((sum + b) * (x_scale * w_scale / y_scale)) + y_zero_point``, saturated, where
     /// ``sum`` is that of ``(x - x_zero_point) * (w - w_zero_point)``. The scale is computed in float32, and halves are
     /// rounded to even. A result in float32 is ``(sum + b) * (x_scale * w_scale / y_scale)``, and one in int32 is
-    /// ``sum + b``.
+    /// ``sum + b``. Only a result of bytes has a zero point.
     ///
     /// Each is a number or an array of one element, and ``w_scale`` may have one for each output channel. Scales are of
     /// float32, and zero points of the dtypes of X and of the result. An absent scale is 1, an absent zero point 0.
@@ -279,6 +278,10 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
         let (w, b) = read_weights::<W, i32>(self.geometry(), w, b)?;
         let (w, b) = (w.as_slice()?, b.as_ref().map(|b| b.as_slice()).transpose()?);
         let zero_point = values::<W>(Name { op, tensor: "w_zero_point", is_out: false }, w_zero_point)?;
+        if w_zero_point.is_some() && zero_point.is_empty() {
+            let message = format_args!("{op}: w_zero_point has 0 elements, not 1 or {}", self.geometry().out_channels);
+            return Err(refusal(py, ErrorKind::BufferLength, message));
+        }
         let packed = py.detach(|| self.pack(w, &zero_point, b));
         Ok(QuantisedWeights(packed.map_err(|error| exception(py, &error))?))
     }
@@ -324,12 +327,11 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
         };
         y.apart_from(&x)?;
         let (x, mut written) = (x.read()?, y.write()?);
-        if out.is_none() {
-            // What a run writes must be initialised.
-            uninit(&mut written).fill(MaybeUninit::new(Y::default()));
-        }
         let (x, pool) = (x.as_slice()?, Pooled::new(py, self.threads())?);
-        let run = QuantisedRun::new(x, &weights.0, scaled, written.as_slice_mut()?);
+        let run = match out {
+            Some(_) => QuantisedRun::new(x, &weights.0, scaled, written.as_slice_mut()?),
+            None => QuantisedRun::uninit(x, &weights.0, scaled, uninit(&mut written)),
+        };
         let result = py.detach(|| {
             with_workspace(self.workspace_bytes(), |workspace| {
                 self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ())

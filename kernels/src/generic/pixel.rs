@@ -244,7 +244,7 @@ unsafe fn steps<V: Accumulator, const MR: usize, const NRV: usize>(
     }
 }
 
-/// Row `k` of the weights. It prefetches those of a later step: in a network, weights are in no cache near.
+/// Row `k` of the weights. It prefetches those of a later step: in a network, weights come from far caches or memory.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: the row is readable.
@@ -255,7 +255,7 @@ unsafe fn row<V: Accumulator, const NRV: usize>(w: *const V::Elem, k: usize) -> 
         let mut b = [V::splat(V::Elem::default()); NRV];
         for j in 0..NRV {
             let at = w.add((k * NRV + j) * V::LANES);
-            // Once for each line.
+            // At least once for each line.
             if const { V::LANES * size_of::<V::Elem>() } * j % Prefetch::LINE == 0 {
                 prefetch(at.cast::<u8>().wrapping_add(Prefetch::STREAM_BYTES));
             }

@@ -204,7 +204,11 @@ impl ProfileArgs {
     /// The table of the nodes, in the width of the terminal.
     fn table(&self, nodes: &[(String, Result<ConvNode>)]) -> Table {
         let name = nodes.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-        let geometries = nodes.iter().filter_map(|(_, node)| Some(geometry_text(&node.as_ref().ok()?.geometry).len()));
+        let geometry = |node: &ConvNode| {
+            let geometry = self.choice.operator(node.operator.clone()).geometry(&node.geometry.input_shape());
+            geometry.map(|geometry| geometry_text(&geometry).len()).ok()
+        };
+        let geometries = nodes.iter().filter_map(|(_, node)| geometry(node.as_ref().ok()?));
         let columns = Figures::columns(geometries.max().unwrap_or_default());
         let columns = std::iter::once(Column::text("node", name)).chain(columns).chain([Column::text("why", 60)]);
         Table::new(columns.collect(), &[&["node"][..], &Figures::FIRST].concat(), line_width(self.wide))

@@ -288,6 +288,7 @@ static inline void check_quantised_weight_errors(void)
     WRONG(q.pack.w_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: W has 314 elements, not 315");
     WRONG(q.pack.w_len = SIZE_MAX, CONVOKE_STATUS_OVERFLOW, "w has");
     WRONG(q.pack.w_zero_point = NULL, CONVOKE_STATUS_INVALID_POINTER, "w_zero_point is NULL");
+    WRONG(q.pack.w_zero_point_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w_zero_point has 0 elements, not 1 or 7");
     WRONG(q.pack.w_zero_point_len = 6, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w_zero_point has 6 elements, not 7");
     WRONG(q.pack.bias = NULL, CONVOKE_STATUS_INVALID_POINTER, "bias is NULL");
     WRONG(q.pack.bias = MISALIGNED(int32_t), CONVOKE_STATUS_INVALID_POINTER, "bias is at an address that is not a multiple of 4");

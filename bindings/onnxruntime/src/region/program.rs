@@ -37,10 +37,10 @@ pub(crate) enum Place {
 /// Where a tensor lies in the memory of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// The elements of the tensor that has it, or the channels of it.
+    /// The memory of the whole tensor in which it lies.
     pub(crate) begin: usize,
     pub(crate) end: usize,
-    /// The first element, and elements from one pixel to the next. Of a tensor whose channels come first, the latter is none.
+    /// The first element, and elements from one pixel to the next: none if its channels come first.
     pub(crate) first: usize,
     pub(crate) pixel: Option<usize>,
 }
@@ -358,7 +358,7 @@ impl Making<'_> {
                 own.push(Needed { tensor, len, first, last });
             }
         }
-        let (begins, len) = placed(own).ok_or_else(|| Failure::other("the tensors of a region exceed the memory"))?;
+        let (ranges, len) = placed(own).ok_or_else(|| Failure::other("the tensors of a region exceed the memory"))?;
         let place = |tensor: usize| {
             let (root, channel) = root(&self.tensors, tensor);
             let Tensor { memory, layout, channels } = self.tensors[root];
@@ -366,10 +366,10 @@ impl Making<'_> {
                 Memory::Input(i) => Place::Input(i),
                 Memory::Output(i) => Place::Output(i),
                 _ => {
-                    let begin = begins.get(&root).copied().unwrap_or(0);
-                    let len = self.shapes[root].iter().product::<usize>();
+                    // No act needs what has no range.
+                    let Range { start, end } = ranges.get(&root).cloned().unwrap_or_default();
                     let pixel = (layout == Layout::ChannelsLast).then_some(channels);
-                    Place::Own(Extent { begin, end: begin + len, first: begin + channel, pixel })
+                    Place::Own(Extent { begin: start, end, first: start + channel, pixel })
                 }
             }
         };
@@ -385,29 +385,29 @@ struct Needed {
     last: usize,
 }
 
-/// Where tensors begin, and the elements of all memory. Tensors share memory if no act needs both. The largest ones are
+/// Where tensors lie, and the elements of all memory. Tensors share memory if no act needs both. The largest ones are
 /// placed first, each as near to the beginning as can be. None if they are too large.
 ///
 /// Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
-fn placed(mut tensors: Vec<Needed>) -> Option<(HashMap<usize, usize>, usize)> {
+fn placed(mut tensors: Vec<Needed>) -> Option<(HashMap<usize, Range<usize>>, usize)> {
     tensors.sort_by_key(|tensor| Reverse(tensor.len));
     // In the order in which they lie.
     let mut placed: Vec<(Range<usize>, Needed)> = Vec::new();
     for tensor in tensors {
-        let (mut begin, len) = (0_usize, tensor.len.checked_next_multiple_of(LINE)?);
+        let mut begin = 0_usize;
         for (range, other) in &placed {
             if other.first <= tensor.last && tensor.first <= other.last {
-                if begin.checked_add(len)? <= range.start {
+                if begin.checked_add(tensor.len)? <= range.start {
                     break;
                 }
-                begin = begin.max(range.end);
+                begin = begin.max(range.end.checked_next_multiple_of(LINE)?);
             }
         }
         let at = placed.partition_point(|(range, _)| range.start <= begin);
-        placed.insert(at, (begin..begin.checked_add(len)?, tensor));
+        placed.insert(at, (begin..begin.checked_add(tensor.len)?, tensor));
     }
     let len = placed.iter().map(|(range, _)| range.end).max().unwrap_or(0);
-    Some((placed.into_iter().map(|(range, tensor)| (tensor.tensor, range.start)).collect(), len))
+    Some((placed.into_iter().map(|(range, tensor)| (tensor.tensor, range)).collect(), len))
 }
 
 /// The windows of a pool on X, and the shape of Y.
@@ -444,14 +444,15 @@ mod tests {
 
     #[test]
     fn tensors_share_memory_unless_an_act_needs_both() {
-        // A chain with a residual of the first tensor, and a large one in between.
-        let tensors = [(32, 0, 3), (96, 0, 1), (96, 1, 2), (32, 2, 3), (8, 3, 4)];
-        let (begins, len) = placed(needed(&tensors)).unwrap();
+        // A chain with a residual of the first tensor, a large one in between, and two that are not of whole lines.
+        let tensors = [(32, 0, 3), (96, 0, 1), (96, 1, 2), (32, 2, 3), (8, 3, 4), (8, 3, 4), (8, 3, 4)];
+        let (ranges, len) = placed(needed(&tensors)).unwrap();
         assert_eq!(len, 32 + 96 + 96);
         for (i, a) in tensors.iter().enumerate() {
+            assert_eq!((ranges[&i].start % LINE, ranges[&i].len()), (0, a.0));
             for (j, b) in tensors.iter().enumerate().filter(|(j, b)| i < *j && a.1 <= b.2 && b.1 <= a.2) {
-                let (first, second) = if begins[&i] < begins[&j] { (i, j) } else { (j, i) };
-                assert!(begins[&first] + tensors[first].0 <= begins[&second], "{a:?} and {b:?}: {begins:?}");
+                let (first, second) = (&ranges[&i], &ranges[&j]);
+                assert!(first.end <= second.start || second.end <= first.start, "{a:?} and {b:?}: {ranges:?}");
             }
         }
     }
@@ -459,8 +460,8 @@ mod tests {
     #[test]
     fn a_tensor_lies_in_a_gap_that_it_fits() {
         // The second and the third one are beside the first one, and leave a gap before the latter.
-        let (begins, len) = placed(needed(&[(64, 0, 2), (48, 0, 0), (32, 0, 1), (16, 1, 1)])).unwrap();
-        assert_eq!(([0, 1, 2, 3].map(|i| begins[&i]), len), ([0, 64, 112, 64], 144));
+        let (ranges, len) = placed(needed(&[(64, 0, 2), (48, 0, 0), (32, 0, 1), (16, 1, 1)])).unwrap();
+        assert_eq!(([0, 1, 2, 3].map(|i| ranges[&i].start), len), ([0, 64, 112, 64], 144));
     }
 
     #[test]

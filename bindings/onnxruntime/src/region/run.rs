@@ -152,9 +152,13 @@ struct Others<'a> {
 }
 
 impl<'a> Others<'a> {
-    fn elements(self, Extent { end, first, .. }: Extent) -> &'a [f32] {
+    /// The elements of a tensor, which has none if all in which it lies have none.
+    fn elements(self, Extent { end, first, .. }: Extent) -> Result<&'a [f32]> {
+        if first >= end {
+            return Ok(&[]);
+        }
         let (part, begin) = if first < self.end { (self.before, 0) } else { (self.behind, self.end) };
-        part.get(first - begin..end - begin).unwrap_or_default()
+        part.get(first - begin..end - begin).ok_or_else(|| Failure::other("a region reads what it writes"))
     }
 }
 
@@ -163,7 +167,7 @@ impl TensorsOfRun<'_> {
     fn read<'s>(&'s self, tensor: usize, others: Others<'s>) -> Result<(&'s [f32], Option<usize>)> {
         match self.program.places[tensor] {
             Place::Input(i) => Ok((self.inputs[i], None)),
-            Place::Own(extent) => Ok((others.elements(extent), extent.pixel)),
+            Place::Own(extent) => Ok((others.elements(extent)?, extent.pixel)),
             Place::Output(_) => Err(Failure::other("a region reads its output")),
         }
     }
@@ -177,14 +181,14 @@ impl TensorsOfRun<'_> {
         match self.program.places[act.writes] {
             Place::Output(i) => {
                 let Some(mut y) = self.outputs[i] else { return Ok(()) };
-                // SAFETY: it is room for so many elements, onnxruntime's or the region's own. Nothing else has this memory:
+                // SAFETY: it is room for so many elements, of `outputs_of` or `run_short`. Nothing else has this memory:
                 // inputs that share it were copied, and no act reads an output.
                 let y = unsafe { y.as_mut() };
                 let others = Others { before: memory, behind: &[], end: memory.len() };
                 self.layer(act, others, |_, x, packed| convoke::Run::uninit(x, packed, y))
             }
             Place::Own(Extent { begin, end, first, pixel }) => {
-                // An act reads no tensor that has memory of the one that it writes.
+                // Nothing that an act reads lies in the tensor in which it writes: `compile` makes a copy otherwise.
                 let (before, rest) = memory.split_at_mut(begin);
                 let (y, behind) = rest.split_at_mut(end - begin);
                 self.fill(act, Others { before, behind, end }, &mut y[first - begin..], pixel)
