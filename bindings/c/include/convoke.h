@@ -763,7 +763,7 @@ typedef struct convoke_quantised_run_args {
      */
     const struct convoke_scaled *scaled;
     /**
-     * Y. Every element is written. It must hold values before, which do not matter.
+     * Y. Every element is written, so that it need not be initialised.
      */
     void *y;
     /**
