@@ -466,8 +466,8 @@ mod tests {
 
     #[test]
     fn memory_that_no_machine_has_is_refused() {
-        assert!(placed(needed(&[(usize::MAX, 0, 0)])).is_none());
-        assert!(placed(needed(&[(usize::MAX / 2, 0, 1), (usize::MAX / 2 + 1, 0, 1)])).is_none());
+        assert!(placed(needed(&[(usize::MAX, 0, 0), (1, 0, 0)])).is_none());
+        assert!(placed(needed(&[(usize::MAX / 2 + 1, 0, 1), (usize::MAX / 2 + 1, 0, 1)])).is_none());
         assert_eq!(placed(Vec::new()).unwrap().1, 0);
     }
 }
