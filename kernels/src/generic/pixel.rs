@@ -164,7 +164,7 @@ const MOST_SETS: usize = 4;
 const fn sets_of_sums(mr: usize, nrv: usize) -> usize {
     match mr * nrv {
         ..=2 => MOST_SETS,
-        3..=6 => 2,
+        3..=6 if nrv > 1 => 2,
         _ => 1,
     }
 }
