@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Layout, Machine, Operator, Planner, Threads};
+use convoke_tools::onnx::graph::{ConvNode, Graph};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Style of good results.
@@ -57,6 +58,12 @@ impl Choice {
     /// An operator with the layout.
     pub(crate) fn operator(&self, operator: Operator) -> Operator {
         operator.layouts(self.layout.into(), self.layout.into())
+    }
+
+    /// The nodes of a model, with the layout.
+    pub(crate) fn nodes(&self, graph: Graph) -> Vec<(String, Result<ConvNode>)> {
+        let in_layout = |node: ConvNode| ConvNode { operator: self.operator(node.operator), ..node };
+        graph.into_nodes().into_iter().map(|(name, node)| (name, node.map(in_layout))).collect()
     }
 
     /// The instruction set of the plans.

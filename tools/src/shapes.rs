@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use convoke::{Conv, ConvTranspose, Geometry, Layout, Op, Operator};
+use convoke::{Conv, ConvTranspose, Geometry, Op, Operator};
 
 /// The built-in files, by name.
 const FILES: [(&str, &str); 11] = [
@@ -294,7 +294,7 @@ pub fn join(dims: &[impl fmt::Display]) -> String {
     dims.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
 }
 
-/// A geometry in one line: X, Y, kernel, and the attributes and the layout if they differ from their defaults.
+/// A geometry in one line: X, Y, kernel, and the attributes that differ from their defaults.
 #[must_use]
 pub fn describe(geometry: &Geometry) -> String {
     let axes = &geometry.axes;
@@ -317,9 +317,6 @@ pub fn describe(geometry: &Geometry) -> String {
     attribute("d", &|a| a.dilation.to_string(), "1");
     if geometry.group > 1 {
         text += &format!(" g{}", geometry.group);
-    }
-    if geometry.x_layout == Layout::ChannelsLast {
-        text += " channels-last";
     }
     text
 }

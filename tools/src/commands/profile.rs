@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use convoke::{DType, Explanation, Operator, bf16, f16};
+use convoke::{DType, Explanation, bf16, f16};
 use convoke_tools::onnx::graph::{ConvNode, Graph};
 use serde::Serialize;
 
@@ -159,7 +159,7 @@ impl ProfileArgs {
         let mut known = HashMap::<String, NodeRecord>::new();
         let (mut records, mut failed) = (Vec::new(), Vec::new());
         let other_operators = graph.others().clone();
-        let nodes = graph.into_nodes();
+        let nodes = self.choice.nodes(graph);
         let count = nodes.len();
         let mut rows = Rows::new(self.table(&nodes), count, self.json);
         let mut seen = HashSet::new();
@@ -204,11 +204,7 @@ impl ProfileArgs {
     /// The table of the nodes, in the width of the terminal.
     fn table(&self, nodes: &[(String, Result<ConvNode>)]) -> Table {
         let name = nodes.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-        let geometry = |node: &ConvNode| {
-            let geometry = self.choice.operator(node.operator.clone()).geometry(&node.geometry.input_shape());
-            geometry.map(|geometry| geometry_text(&geometry).len()).ok()
-        };
-        let geometries = nodes.iter().filter_map(|(_, node)| geometry(node.as_ref().ok()?));
+        let geometries = nodes.iter().filter_map(|(_, node)| Some(geometry_text(&node.as_ref().ok()?.geometry).len()));
         let columns = Figures::columns(geometries.max().unwrap_or_default());
         let columns = std::iter::once(Column::text("node", name)).chain(columns).chain([Column::text("why", 60)]);
         Table::new(columns.collect(), &[&["node"][..], &Figures::FIRST].concat(), line_width(self.wide))
@@ -239,14 +235,14 @@ impl ProfileArgs {
                 entry.insert(Session::new(self.choice.planner()?, node.dtype, self.threads, self.seconds)?)
             }
         };
-        let record = run_node(session, name, &self.choice.operator(node.operator.clone()), node)?;
+        let record = run_node(session, name, node)?;
         known.insert(key, record.clone());
         Ok(record)
     }
 }
 
-fn run_node(session: &mut Session, name: &str, operator: &Operator, node: &ConvNode) -> Result<NodeRecord> {
-    let x = node.geometry.input_shape();
+fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRecord> {
+    let (operator, x) = (&node.operator, node.geometry.input_shape());
     let (figures, explanation) = match node.dtype {
         DType::F32 => session.run::<f32>(operator, &x),
         DType::F64 => session.run::<f64>(operator, &x),

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &SequenceArgs) -> Result<Verdict> {
     let graph = args.model.graph()?;
     interrupt::watch()?;
     warn_of_threads(args.threads);
-    let nodes = graph.into_nodes();
+    let nodes = args.choice.nodes(graph);
     let dtype = nodes.iter().find_map(|(_, node)| Some(node.as_ref().ok()?.dtype));
     let measured = match dtype {
         Some(DType::F32) => measure::<f32>(args, nodes),
@@ -189,7 +189,7 @@ fn measure<T: Scalar>(args: &SequenceArgs, nodes: Vec<(String, Result<ConvNode>)
     let (mut layers, mut failed, mut tensors) = (Vec::new(), Vec::new(), Tensors::new());
     for (name, node) in nodes {
         interrupt::check()?;
-        match node.and_then(|node| layer::<T>((&planner, &args.choice), &node, &mut tensors)) {
+        match node.and_then(|node| layer::<T>(&planner, &node, &mut tensors)) {
             Ok((plan, packed, [x, y])) => layers.push(Link { name, plan, packed, x, y }),
             Err(error) => failed.push(Failure::new(&name, &error)),
         }
@@ -228,13 +228,9 @@ fn measure<T: Scalar>(args: &SequenceArgs, nodes: Vec<(String, Result<ConvNode>)
 /// A plan, its packed weights, and the numbers of X and Y.
 type Planned<T> = (Plan<T>, PackedWeights<T>, [usize; 2]);
 
-fn layer<T: Scalar>(
-    (planner, choice): (&Planner, &Choice),
-    node: &ConvNode,
-    tensors: &mut Tensors<T>,
-) -> Result<Planned<T>> {
+fn layer<T: Scalar>(planner: &Planner, node: &ConvNode, tensors: &mut Tensors<T>) -> Result<Planned<T>> {
     ensure!(node.dtype == T::DTYPE, "its element type is {}, and the first node's is {}", node.dtype, T::DTYPE);
-    let plan = planner.plan::<T>(choice.operator(node.operator.clone()), &node.geometry.input_shape())?;
+    let plan = planner.plan::<T>(node.operator.clone(), &node.geometry.input_shape())?;
     crate::session::ensure_fits(&plan)?;
     let Operands { mut w, b, .. } = Operands::<T>::new(plan.geometry());
     // Tensors go from round to round. With smaller weights their values cannot grow without end.
