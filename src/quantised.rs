@@ -155,6 +155,31 @@ pub struct Scaled<X, Y> {
     y_zero: Y,
     add: Vec<i32>,
     scale: Vec<f32>,
+    table: Option<Box<[u8; 256]>>,
+}
+
+impl<X: Byte, Y: Byte> Scaled<X, Y> {
+    /// Replaces each byte of Y by an entry of a table: the one whose number has the byte's bits. So a layer has any
+    /// activation, and Y any scale behind it.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner, QuantisedRun, Scales};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().plan_quantised::<u8, i8, i8>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
+    /// let weights = plan.pack(&[1], &[], None)?;
+    /// let scales = Scales { x_scale: 1.0, x_zero_point: 2, w_scale: &[1.0], y_scale: 1.0, y_zero_point: 0 };
+    /// let squares = std::array::from_fn(|bits| (bits as u8 as i8).saturating_mul(bits as u8 as i8));
+    /// let scaled = weights.scaled(&scales)?.table(&squares);
+    /// let mut y = [0; 3];
+    /// plan.run(QuantisedRun::new(&[0, 2, 5], &weights, &scaled, &mut y))?;
+    /// assert_eq!(y, [4, 0, 9]);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn table(self, table: &[Y; 256]) -> Self {
+        Self { table: Some(Box::new(table.each_ref().map(|entry| entry.value() as u8))), ..self }
+    }
 }
 
 /// What a [run](QuantisedPlan::run) reads and writes.
@@ -356,6 +381,16 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         Ok(QuantisedWeights { number, op, format, values, sums, bias: biases })
     }
 
+    /// Whether a run takes weights, which may be those of a plan for another size of X.
+    #[must_use]
+    pub fn accepts(&self, weights: &QuantisedWeights) -> bool {
+        self.methods.is_empty() || self.method_for(weights).is_some()
+    }
+
+    fn method_for(&self, weights: &QuantisedWeights) -> Option<&QuantisedMethod> {
+        self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format))
+    }
+
     /// Computes Y.
     ///
     /// With a workspace, it allocates nothing.
@@ -377,8 +412,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         if self.methods.is_empty() {
             return Ok(&mut []);
         }
-        let method = self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format));
-        let Some(method) = method else {
+        let Some(method) = self.method_for(weights) else {
             bail!(PackedMismatch, "{op}: the weights are not those of a plan of this layer: pack again");
         };
         if scaled.number != weights.number {
@@ -392,8 +426,9 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
             Some(workspace) => Workspace::checked(workspace, op, (slots, of_thread))?,
             None => own.insert(Workspace::with_bytes(slots * of_thread * size_of::<Line>())?).lines(),
         };
-        let requantise =
-            Requantise { add: &scaled.add, scale: &scaled.scale, zero: scaled.y_zero.zero_point(), by_rows: false };
+        let Scaled { add, scale, table, y_zero, .. } = scaled;
+        let (zero, table) = (y_zero.zero_point(), table.as_deref());
+        let requantise = Requantise { add, scale, zero, by_rows: false, table };
         let run = |_: usize, task: usize, y: Region<'_, Y>, scratch: &mut [Line]| {
             let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y };
             layer.run(task, &io, scratch);
@@ -444,7 +479,7 @@ impl QuantisedWeights {
                 bail!(InvalidInput, "{op}: the scale of output channel {m}, x_scale * w_scale / y_scale, is {scale}");
             }
         }
-        Ok(Scaled { number: self.number, x_zero: x_zero_point, y_zero: y_zero_point, add, scale })
+        Ok(Scaled { number: self.number, x_zero: x_zero_point, y_zero: y_zero_point, add, scale, table: None })
     }
 }
 

@@ -5,6 +5,7 @@
 //! order does not matter.
 
 use core::fmt;
+use core::ptr::NonNull;
 
 pub use crate::unit::Unit;
 
@@ -129,7 +130,7 @@ impl DotKernels {
         if rows == 0 || len == 0 {
             return;
         }
-        let Requantise { add, scale, zero, by_rows } = *requantise;
+        let Requantise { add, scale, zero, by_rows, table } = *requantise;
         let channels = if by_rows { rows } else { len };
         assert!(end(rows, sums_ld, len) <= sums.len(), "the sums are too short");
         assert!(end(rows, ld, len) <= y.len(), "the destination is too short");
@@ -137,7 +138,8 @@ impl DotKernels {
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
         assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
         let (sums, y) = (sums.as_ptr(), y.as_mut_ptr());
-        let args = RequantiseArgs { rows, len, sums, sums_ld, add: add.as_ptr(), scale: scale.as_ptr(), zero, y, ld };
+        let (add, scale, table) = (add.as_ptr(), scale.as_ptr(), table.map(NonNull::from));
+        let args = RequantiseArgs { rows, len, sums, sums_ld, add, scale, zero, table, y, ld };
         let code = self.passes.on_this_cpu();
         // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
@@ -179,12 +181,14 @@ pub struct Requantise<'a> {
     pub zero: i32,
     /// Whether each row is a channel. Otherwise each column is one.
     pub by_rows: bool,
+    /// Replaces each byte of Y by an entry: the one whose number has the byte's bits.
+    pub table: Option<&'a [u8; 256]>,
 }
 
 /// Raw arguments of the pass.
 ///
 /// Memory: `sums + i * sums_ld` is readable, and `y + i * ld` writable, for `len` elements for each i < `rows`. `add` and
-/// `scale` are readable for as many as there are channels.
+/// `scale` are readable for as many as there are channels. The table is readable.
 pub(crate) struct RequantiseArgs<O> {
     pub(crate) rows: usize,
     pub(crate) len: usize,
@@ -193,6 +197,7 @@ pub(crate) struct RequantiseArgs<O> {
     pub(crate) add: *const i32,
     pub(crate) scale: *const f32,
     pub(crate) zero: i32,
+    pub(crate) table: Option<NonNull<[u8; 256]>>,
     pub(crate) y: *mut O,
     pub(crate) ld: usize,
 }
@@ -235,6 +240,11 @@ pub(crate) mod sealed {
         fn code(code: &DotPasses) -> RequantiseFns<Self>;
         #[doc(hidden)]
         fn finish(sum: i32, scale: f32, zero: i32) -> Self;
+        /// The entry of a table for a byte. Other types have none.
+        #[doc(hidden)]
+        fn looked_up(self, _: &[u8; 256]) -> Self {
+            self
+        }
     }
 }
 
@@ -284,7 +294,7 @@ pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
 const INTEGERS: f32 = 12_582_912.0;
 
 macro_rules! output {
-    ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr) => {
+    ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr $(, looked up as $byte:ident)?) => {
         impl sealed::Finish for $t {
             #[expect(private_interfaces, reason = "sealed")]
             fn code(code: &DotPasses) -> RequantiseFns<Self> {
@@ -295,6 +305,13 @@ macro_rules! output {
             fn finish($sum: i32, $scale: f32, $zero: i32) -> Self {
                 $finish
             }
+
+            $(
+                #[inline(always)]
+                fn looked_up(self, table: &[u8; 256]) -> Self {
+                    table[usize::from(self as $byte)] as Self
+                }
+            )?
         }
 
         impl Output for $t {}
@@ -307,7 +324,7 @@ macro_rules! output {
             let y = if y > least { y } else { least };
             let y = if y < most { y } else { most };
             ((y + INTEGERS).to_bits() as i32).wrapping_add(zero) as $t
-        });
+        }, looked up as u8);
     };
 }
 output!(byte u8);

@@ -203,7 +203,11 @@ fn units_have_the_values_of_their_channels() {
     check_units(|number| number as u8 as i8);
 }
 
-fn check_requantised<O: Output + PartialEq>(guard: O, zero: i32, expected: impl Fn(i32, f32) -> O) {
+fn check_requantised<O: Output + PartialEq>(
+    (guard, zero): (O, i32),
+    table: Option<&[u8; 256]>,
+    expected: impl Fn(i32, f32) -> O,
+) {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(10);
         for (rows, len, by_rows) in [(1, 1, false), (3, 40, false), (3, 40, true), (7, 5, true), (2, 0, false)] {
@@ -221,7 +225,7 @@ fn check_requantised<O: Output + PartialEq>(guard: O, zero: i32, expected: impl 
             let add: Vec<i32> = (0..channels).map(|_| numbers.below(9) as i32 - 4).collect();
             let scale: Vec<f32> = (0..channels).map(|c| if c % 2 == 0 { 0.5 } else { 0.017 }).collect();
             let mut y = vec![guard; rows * ld];
-            let requantise = Requantise { add: &add, scale: &scale, zero, by_rows };
+            let requantise = Requantise { add: &add, scale: &scale, zero, by_rows, table };
             kernels.finish(&requantise, (&sums, sums_ld), (rows, len), (&mut Dest::from_slice(&mut y), ld));
             for (i, y) in y.iter().enumerate() {
                 let (row, column) = (i / ld, i % ld);
@@ -237,10 +241,18 @@ fn check_requantised<O: Output + PartialEq>(guard: O, zero: i32, expected: impl 
 #[test]
 fn sums_are_requantised_by_the_definition() {
     // `as` saturates.
-    check_requantised(99_u8, 13, |sum, scale| ((sum as f32 * scale).round_ties_even() + 13.0) as u8);
-    check_requantised(99_i8, -27, |sum, scale| ((sum as f32 * scale).round_ties_even() - 27.0) as i8);
-    check_requantised(99_i32, 0, |sum, _| sum);
-    check_requantised(99_f32, 0, |sum, scale| sum as f32 * scale);
+    let of_u8 = |sum: i32, scale: f32| ((sum as f32 * scale).round_ties_even() + 13.0) as u8;
+    let of_i8 = |sum: i32, scale: f32| ((sum as f32 * scale).round_ties_even() - 27.0) as i8;
+    check_requantised((99_u8, 13), None, of_u8);
+    check_requantised((99_i8, -27), None, of_i8);
+    check_requantised((99_i32, 0), None, |sum, _| sum);
+    check_requantised((99_f32, 0), None, |sum, scale| sum as f32 * scale);
+    // A permutation, so that each entry is told from all others.
+    let table: [u8; 256] = std::array::from_fn(|i| (i as u8).wrapping_mul(77).wrapping_add(5));
+    let entry = |bits: u8| table[usize::from(bits)];
+    check_requantised((99_u8, 13), Some(&table), |sum, scale| entry(of_u8(sum, scale)));
+    check_requantised((99_i8, -27), Some(&table), |sum, scale| entry(of_i8(sum, scale) as u8) as i8);
+    check_requantised((99_i32, 0), Some(&table), |sum, _| sum);
 }
 
 /// The message by which a call is refused.
@@ -253,7 +265,7 @@ fn refusal(call: impl FnOnce()) -> String {
 #[test]
 fn slices_that_are_too_short_are_refused() {
     on_every_isa(|kernels| {
-        let requantise = Requantise { add: &[0; 4], scale: &[1.0; 4], zero: 0, by_rows: false };
+        let requantise = Requantise { add: &[0; 4], scale: &[1.0; 4], zero: 0, by_rows: false, table: None };
         let finish = |sums: usize, y: usize, (rows, len): (usize, usize), ld: usize| {
             let mut y = vec![0_u8; y];
             refusal(|| {

@@ -122,6 +122,7 @@ pub(crate) unsafe fn by_columns<O: Output>(args: &RequantiseArgs<O>) {
             for j in 0..args.len {
                 y.add(j).write(O::finish(sums[j].wrapping_add(add[j]), scale[j], args.zero));
             }
+            look_up(args, y);
         }
     }
 }
@@ -141,6 +142,23 @@ pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<O>) {
             for (j, sum) in sums.iter().enumerate() {
                 y.add(j).write(O::finish(sum.wrapping_add(add), scale, args.zero));
             }
+            look_up(args, y);
+        }
+    }
+}
+
+/// Replaces the outputs of a row by entries of the table, if there is one.
+///
+/// # Safety
+/// Memory: as [`RequantiseArgs`] states. The row `y` was written.
+#[inline(always)]
+unsafe fn look_up<O: Output>(args: &RequantiseArgs<O>, y: *mut O) {
+    let Some(table) = args.table else { return };
+    // SAFETY: the caller's promise.
+    unsafe {
+        for j in 0..args.len {
+            let y = y.add(j);
+            y.write(y.read().looked_up(table.as_ref()));
         }
     }
 }
