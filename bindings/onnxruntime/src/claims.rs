@@ -8,7 +8,7 @@ use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
-use crate::region::{Region, Takes, is_worthwhile, regions};
+use crate::region::{Region, Takes, is_worthwhile, regions, units_of_bytes};
 use crate::session::Session;
 
 /// Nodes that are compiled together.
@@ -93,6 +93,10 @@ pub(crate) fn claims<'g>(
 ) -> Result<Vec<Claim<'g>>> {
     let mut finder = Finder::new(nodes)?;
     let mut layers = Vec::new();
+    let units = units_of_bytes(nodes, |node| !finder.is_taken(node))?;
+    for unit in &units {
+        finder.take(&unit.nodes);
+    }
     for &node in nodes {
         let found = match finder.layer(node)? {
             Some(Ok(layer)) => layer.check()?.map(|()| layer),
@@ -116,7 +120,7 @@ pub(crate) fn claims<'g>(
             layers.push(layer);
         }
     }
-    let (regions, layers) = regions(nodes, &finder, layers, takes)?;
+    let (regions, layers) = regions(nodes, &finder, (layers, units), takes)?;
     for region in &regions {
         finder.take(&region.nodes());
     }

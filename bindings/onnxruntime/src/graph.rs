@@ -18,7 +18,10 @@ use crate::pointers::{list, optional, required, text};
 /// What a node is in a layer, or why it is none of its nodes.
 pub(crate) type Reasoned<V> = std::result::Result<V, String>;
 
-/// The code of an int64 tensor.
+/// The codes of tensors of integers.
+const UINT8: i32 = 2;
+const INT8: i32 = 3;
+const INT32: i32 = 6;
 const INT64: i32 = 7;
 /// The codes of attribute types that the operators here have.
 const INT_ATTRIBUTE: i32 = 1;
@@ -101,6 +104,11 @@ impl TensorType {
         DType::from_onnx(self.code).ok()
     }
 
+    /// If it is of bytes: the bits that are flipped in each, so that all are unsigned and in the same order.
+    pub(crate) fn flip(&self) -> Option<u8> {
+        flip(self.code)
+    }
+
     /// The shape, if all of it is known.
     pub(crate) fn shape(&self) -> Option<Vec<usize>> {
         self.dims.as_ref()?.iter().map(Dim::size).collect()
@@ -131,6 +139,15 @@ impl fmt::Display for TensorType {
             None => write!(f, "type {}", self.code),
         }?;
         write!(f, " [{}]", dims.unwrap_or_else(|| "...".into()))
+    }
+}
+
+/// As [`TensorType::flip`], of a type's code.
+fn flip(code: i32) -> Option<u8> {
+    match code {
+        UINT8 => Some(0),
+        INT8 => Some(0x80),
+        _ => None,
     }
 }
 
@@ -540,6 +557,23 @@ impl<'g> Tensor<'g> {
         }
         // SAFETY: the tensor has these elements, says onnxruntime.
         unsafe { self.slice() }.map(Some)
+    }
+
+    /// The elements, if they are bytes, whatever their sign means.
+    pub(crate) fn bytes(&self) -> Result<Option<&'g [u8]>> {
+        // SAFETY: the tensor has these elements, says onnxruntime.
+        self.flip().map(|_| unsafe { self.slice() }).transpose()
+    }
+
+    /// As [`TensorType::flip`].
+    pub(crate) fn flip(&self) -> Option<u8> {
+        flip(self.code)
+    }
+
+    /// The elements, if they are integers of 32 bits.
+    pub(crate) fn sums(&self) -> Result<Option<&'g [i32]>> {
+        // SAFETY: the tensor has these elements, says onnxruntime.
+        (self.code == INT32).then(|| unsafe { self.slice() }).transpose()
     }
 
     /// The elements as floats of 64 bits, if convoke computes in their type.

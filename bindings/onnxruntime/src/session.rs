@@ -30,24 +30,24 @@ pub(crate) struct Session {
 /// What an estimate is of: the element type, the operator, the activation as text, and the shape of X.
 type Estimated = (DType, Operator, String, Vec<usize>);
 
-/// Elements of a cache line.
-pub(crate) const LINE: usize = 64 / size_of::<f32>();
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
 
 /// Memory for the tensors of a region.
 #[derive(Default)]
-struct Memory(Vec<f32>);
+struct Memory(Vec<u8>);
 
 impl Memory {
-    /// So many elements, from the beginning of a cache line on.
-    fn elements(&mut self, len: usize) -> Result<&mut [f32]> {
+    /// So many bytes, from the beginning of a cache line on.
+    fn bytes(&mut self, len: usize) -> Result<&mut [u8]> {
         let most = len.saturating_add(LINE);
         if self.0.len() < most {
             // What is too small is freed before.
             self.0 = Vec::new();
             self.0 = buffer(most)?;
-            self.0.resize(most, 0.0);
+            self.0.resize(most, 0);
         }
-        let first = self.0.as_ptr().align_offset(LINE * size_of::<f32>());
+        let first = self.0.as_ptr().align_offset(LINE);
         Ok(&mut self.0[first..first + len])
     }
 }
@@ -197,10 +197,10 @@ impl Session {
         result
     }
 
-    /// Lends so many elements that no other run uses, from the beginning of a cache line on.
-    pub(crate) fn with_memory<R>(&self, len: usize, body: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
+    /// Lends so many bytes that no other run uses, from the beginning of a cache line on.
+    pub(crate) fn with_memory<R>(&self, len: usize, body: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
         let mut memory = lock(&self.memories).pop().unwrap_or_default();
-        let result = memory.elements(len).and_then(body);
+        let result = memory.bytes(len).and_then(body);
         lock(&self.memories).push(memory);
         result
     }

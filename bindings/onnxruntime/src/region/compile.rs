@@ -12,8 +12,10 @@ use crate::layer::{Inputs, Packed, Packing, PackingConstants, read_packed};
 use crate::region::Region;
 use crate::region::find::inputs;
 use crate::region::layouts::{Choice, FIRST, LAST, Layouts};
+use crate::region::bytes::Table;
+use crate::region::integers::IntegerLayer;
 use crate::region::run::RegionLayer;
-use crate::region::steps::{Memory, Step, Tensor, Work, root};
+use crate::region::steps::{Element, Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Kind, are_neighbours, channels, dims};
 use crate::session::Session;
 
@@ -63,16 +65,24 @@ pub(crate) fn read<'g>(
             Kind::Resize(resize) => (Work::Resize(resize.clone()), reads()?),
             Kind::Product => (Work::Product, reads()?),
             Kind::Slopes(slopes) => (Work::Slopes(slopes.clone()), reads()?),
-            Kind::Concat => {
+            Kind::Concat(tables) => {
                 let parts = reads()?;
-                tensors.add_concat(y, parts)?;
+                tensors.add_concat(y, parts, tables)?;
                 continue;
             }
+            Kind::Integers(layer) => (Work::Integers(Arc::new(IntegerLayer::of(layer)?)), reads()?),
+            Kind::Table(table) => (Work::Copy(Some(table.clone())), reads()?),
+            Kind::Blend(blend) => (Work::Blend(blend.clone()), reads()?),
+            Kind::Quantise(scale) => (Work::Quantise(*scale), reads()?),
+            Kind::Dequantise(scale) => (Work::Dequantise(*scale), reads()?),
             Kind::Channels(picks) => {
                 let reads = reads()?;
+                let is_of_bytes = tensors.all[reads[0]].element == Element::Byte;
                 for (y, channels) in unit.outputs.iter().zip(picks) {
                     let (memory, work) = match channels.first() {
-                        Some(first) if are_neighbours(channels) => (Memory::Within(reads[0], *first), Work::View),
+                        Some(first) if are_neighbours(channels) && !is_of_bytes => {
+                            (Memory::Within(reads[0], *first), Work::View)
+                        }
                         _ => (Memory::Own, Work::Pick(channels[..].into())),
                     };
                     let y = tensors.add(*y, LAST, memory)?;
@@ -86,10 +96,12 @@ pub(crate) fn read<'g>(
     }
     tensors.add_outputs(region)?;
     let Tensors { all, steps, .. } = tensors;
+    let tensors_steps: Vec<_> = steps.iter().map(|(r, x, y)| (match r { Reading::Layer(_) => "layer", Reading::Ready(w) => match w { Work::Layer(_) => "convert", Work::Pool(_) => "pool", Work::Resize(_)=>"resize", Work::Product=>"product", Work::Slopes(_)=>"slopes", Work::Copy(_)=>"copy", Work::Reorder(_)=>"reorder", Work::Integers(_)=>"integers", Work::Blend(_)=>"blend", Work::Quantise(_)=>"quantise", Work::Dequantise(_)=>"dequantise", Work::Pick(_)=>"pick", Work::View=>"view", Work::Join=>"join" } }, x.iter().map(|x| all[*x].channels).collect::<Vec<_>>(), all[*y].channels)).collect();
     session.log().write(Level::Verbose, || {
         let times =
             estimates.map(|[here, apart]| format!(", estimated at {here:.0} ns, with channels first at {apart:.0} ns"));
         let (nodes, steps) = (region.nodes().len(), steps.len());
+        if std::env::var_os("DBG").is_some() { for (r, x, y) in &tensors_steps { eprintln!("{r} {x:?} -> {y}"); } }
         format!("a region of {nodes} nodes: {steps} steps with channels last{}", times.unwrap_or_default())
     });
     let (session, dtype) = (session.clone(), region.dtype()?);
@@ -107,14 +119,15 @@ pub(crate) fn read<'g>(
 }
 
 impl<'g> Tensors<'_, 'g> {
-    fn push(&mut self, channels: usize, layout: Layout, memory: Memory) -> usize {
-        self.all.push(Tensor { channels, layout, memory });
+    fn push(&mut self, channels: usize, layout: Layout, memory: Memory, element: Element) -> usize {
+        self.all.push(Tensor { channels, layout, memory, element });
         self.all.len() - 1
     }
 
     fn add(&mut self, value: Value<'_>, layout: Layout, memory: Memory) -> Result<usize> {
         let count = channels(value)?.ok_or_else(|| Failure::other("a tensor without channels"))?;
-        let place = self.push(count, layout, memory);
+        let is_of_bytes = value.tensor_type()?.is_some_and(|ty| ty.flip().is_some());
+        let place = self.push(count, layout, memory, if is_of_bytes { Element::Byte } else { Element::Float });
         self.by_name.entry(value.name()?).or_default()[usize::from(layout == LAST)] = Some(place);
         Ok(place)
     }
@@ -142,9 +155,17 @@ impl<'g> Tensors<'_, 'g> {
     }
 
     fn convert(&mut self, value: Value<'_>, (x, y): (usize, usize), layouts: Layouts) -> Result<()> {
-        let rank = dims(value)?.map_or(0, |dims| dims.len());
-        let layer = Packed::converting(self.session, self.all[x].channels, rank, layouts);
-        self.steps.push((Reading::Ready(Work::Layer(layer.into())), vec![x], y));
+        let work = match value.tensor_type()?.and_then(|ty| ty.flip()) {
+            Some(flip) => {
+                let flipped = || Arc::new(std::array::from_fn(|byte| byte as u8 ^ flip));
+                Work::Reorder((flip != 0).then(flipped))
+            }
+            None => {
+                let rank = dims(value)?.map_or(0, |dims| dims.len());
+                Work::Layer(Packed::converting(self.session, self.all[x].channels, rank, layouts).into())
+            }
+        };
+        self.steps.push((Reading::Ready(work), vec![x], y));
         Ok(())
     }
 
@@ -169,21 +190,22 @@ impl<'g> Tensors<'_, 'g> {
 
     /// Parts lie within the whole, where they can: they are computed here, lie in no other tensor, and no step
     /// would read from the memory that it writes to. Others are copied.
-    fn add_concat(&mut self, y: Value<'_>, parts: Vec<usize>) -> Result<()> {
+    fn add_concat(&mut self, y: Value<'_>, parts: Vec<usize>, tables: &[Option<Arc<Table>>]) -> Result<()> {
         let whole = self.add(y, LAST, Memory::Own)?;
         self.steps.push((Reading::Ready(Work::Join), parts.clone(), whole));
         let mut first = 0;
         let mut copies = Vec::new();
-        for part in parts {
-            let count = self.all[part].channels;
-            let place = self.push(count, LAST, Memory::Within(whole, first));
+        for (part, table) in parts.into_iter().zip(tables) {
+            let Tensor { channels: count, element, .. } = self.all[part];
+            let place = self.push(count, LAST, Memory::Within(whole, first), element);
             copies.push(self.steps.len());
-            self.steps.push((Reading::Ready(Work::Copy), vec![part], place));
+            self.steps.push((Reading::Ready(Work::Copy(table.clone())), vec![part], place));
             first += count;
         }
         for copy in copies {
             let (part, place) = (self.steps[copy].1[0], self.steps[copy].2);
-            if self.all[part].memory != Memory::Own {
+            // Convolutions of bytes have no other pixels between theirs.
+            if self.all[part].memory != Memory::Own || self.all[part].element == Element::Byte {
                 continue;
             }
             self.all[part].memory = self.all[place].memory;
@@ -194,7 +216,7 @@ impl<'g> Tensors<'_, 'g> {
             });
             if overlaps {
                 self.all[part].memory = Memory::Own;
-                self.steps[copy].0 = Reading::Ready(Work::Copy);
+                self.steps[copy].0 = Reading::Ready(Work::Copy(None));
             }
         }
         Ok(())
@@ -209,7 +231,8 @@ impl<'g> Tensors<'_, 'g> {
                 [Some(first), _] => (first, FIRST),
                 _ => (self.with(*value, LAST)?, LAST),
             };
-            let y = self.push(self.all[x].channels, FIRST, Memory::Output(output));
+            let Tensor { channels, element, .. } = self.all[x];
+            let y = self.push(channels, FIRST, Memory::Output(output), element);
             self.convert(*value, (x, y), [layout, FIRST])?;
         }
         Ok(())

@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use convoke::DType;
 
-use crate::api::{Failure, Result};
+use crate::api::Result;
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
-use crate::region::moves;
+use crate::region::{bytes, moves};
 use crate::region::unit::{Kind, Unit, is_image};
 
 /// Units that are compiled into one node, in an order in which they can run.
@@ -18,8 +18,18 @@ pub(crate) struct Region<'g> {
 impl<'g> Region<'g> {
     /// The element type of its inputs and outputs. Inside, it computes in `f32`.
     pub(crate) fn dtype(&self) -> Result<DType> {
-        let ty = self.units[0].outputs[0].tensor_type()?.and_then(|ty| ty.dtype());
-        ty.ok_or_else(|| Failure::other("a region without a type"))
+        for value in self.units.iter().flat_map(|unit| &unit.outputs) {
+            if let Some(dtype) = value.tensor_type()?.and_then(|ty| ty.dtype()) {
+                return Ok(dtype);
+            }
+        }
+        // All of it is of bytes.
+        Ok(DType::F32)
+    }
+
+    /// Whether it has convolutions of bytes.
+    pub(crate) fn is_quantised(&self) -> bool {
+        self.units.iter().any(|unit| matches!(unit.kind, Kind::Integers(_)))
     }
 
     pub(crate) fn nodes(&self) -> Vec<Node<'g>> {
@@ -47,15 +57,15 @@ struct Part<'g> {
     group: usize,
 }
 
-/// The regions of a graph, of the layers that are found in it and of other nodes. Returns the layers that
-/// are in none, too.
+/// The regions of a graph, of the layers and the units of bytes that are found in it, and of other nodes. Returns the
+/// layers that are in none, too.
 pub(crate) fn regions<'g>(
     nodes: &[Node<'g>],
     finder: &Finder<'g>,
-    layers: Vec<Fusion<'g>>,
+    (layers, mut units): (Vec<Fusion<'g>>, Vec<Unit<'g>>),
     takes: Takes<'_, 'g>,
 ) -> Result<(Vec<Region<'g>>, Vec<Fusion<'g>>)> {
-    let (mut units, mut rest) = (Vec::new(), Vec::new());
+    let mut rest = Vec::new();
     for layer in layers {
         if is_layer_of_region(&layer)? {
             units.push(Unit { stands_alone: true, ..Unit::of_layer(layer)? });
@@ -78,6 +88,8 @@ pub(crate) fn regions<'g>(
             units.push(unit);
         }
     }
+    let conversions = bytes::conversions(nodes, &units, |node| !finder.is_taken(node))?;
+    units.extend(conversions);
     let parts = grouped(parts(nodes, units)?)?;
     let mut by_group: Vec<Vec<Unit<'g>>> = parts.iter().map(|_| Vec::new()).collect();
     for part in parts {
@@ -87,7 +99,7 @@ pub(crate) fn regions<'g>(
     }
     let mut regions = Vec::new();
     for units in by_group {
-        let has_layer = units.iter().any(|unit| unit.stands_alone);
+        let has_layer = units.iter().any(|unit| unit.stands_alone || matches!(unit.kind, Kind::Integers(_)));
         let is_one = has_layer && units.len() > 1;
         let region = Region { units };
         if is_one && takes(&region)? {

@@ -108,10 +108,12 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Resize(resize) if resize.is_linear() => [0.4, 1.4],
         Kind::Slopes(_) => [0.5, 3.0],
         // Parts lie within the whole, in a region.
-        Kind::Concat => [0.0, 0.25],
+        Kind::Concat(_) => [0.0, 0.25],
         Kind::Channels(picks) if picks.iter().all(|channels| are_neighbours(channels)) => [0.0, 0.25],
         Kind::Channels(_) => [0.3, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
+        // Regions of bytes are not estimated.
+        Kind::Integers(_) | Kind::Table(_) | Kind::Blend(_) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
 
@@ -135,6 +137,7 @@ pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<bo
     };
     match session.layout() {
         options::Layout::First => Ok(false),
+        _ if region.is_quantised() => Ok(true),
         options::Layout::Last => Ok(true),
         options::Layout::Auto => estimated(),
     }
@@ -290,8 +293,17 @@ impl Shapes {
             Kind::Resize(resize) => {
                 resize.sizes([x[2], x[3]]).map(|[height, width]| vec![x[0], x[1], height, width]).into_iter().collect()
             }
-            Kind::Product | Kind::Slopes(_) => vec![(*x).clone()],
-            Kind::Concat => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
+            Kind::Product
+            | Kind::Slopes(_)
+            | Kind::Table(_)
+            | Kind::Blend(_)
+            | Kind::Quantise(_)
+            | Kind::Dequantise(_) => vec![(*x).clone()],
+            Kind::Integers(layer) => {
+                let geometry = layer.operator().ok().and_then(|operator| operator.geometry(x).ok());
+                geometry.map(|geometry| geometry.output_shape()).into_iter().collect()
+            }
+            Kind::Concat(_) => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
             Kind::Channels(picks) => picks.iter().map(|channels| with_channels(channels.len())).collect(),
         })
     }

@@ -3,21 +3,27 @@
 //!
 //! * [`find`](mod@find): which nodes are a region.
 //! * [`unit`](mod@unit): what its units compute, read from nodes; [`moves`](mod@moves): those that move channels alone.
+//! * [`bytes`](mod@bytes): units of quantised graphs; [`numbers`](mod@numbers): what operators compute of single numbers;
+//!   [`integers`](mod@integers): convolutions of bytes.
 //! * [`compile`](mod@compile): its steps, and which values share memory; [`steps`](mod@steps): what these are.
 //! * [`layouts`](mod@layouts): which layouts a layer reads and writes.
 //! * [`program`](mod@program): the steps for inputs of known shapes; [`passes`](mod@passes): how those that are no convolutions
 //!   compute; [`run`](mod@run): a run of them.
 
+mod bytes;
 mod compile;
 mod find;
+mod integers;
 mod layouts;
 mod moves;
+mod numbers;
 mod passes;
 mod program;
 mod run;
 mod steps;
 mod unit;
 
+pub(crate) use bytes::units as units_of_bytes;
 pub(crate) use compile::read;
 pub(crate) use find::{Region, Takes, regions};
 pub(crate) use layouts::is_worthwhile;

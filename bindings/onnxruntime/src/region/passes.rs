@@ -1,37 +1,39 @@
 //! What a region computes besides convolutions: loops over pixels, which the compiler makes vectors of.
 
+use convoke::Layout;
 use pulp::Arch;
 
+use crate::region::bytes::{Blend, Blending, ByteScale, Table};
 use crate::region::program::Windows;
 use crate::region::unit::{Mean, Sources};
 
 /// Pixels with channels last, so many elements from one to the next.
 #[derive(Clone, Copy)]
-pub(crate) struct Pixels<'a> {
-    pub(crate) elements: &'a [f32],
+pub(crate) struct Pixels<'a, T = f32> {
+    pub(crate) elements: &'a [T],
     pub(crate) step: usize,
     pub(crate) channels: usize,
 }
 
-impl<'a> Pixels<'a> {
+impl<'a, T> Pixels<'a, T> {
     #[inline(always)]
-    pub(crate) fn get(&self, pixel: usize) -> &'a [f32] {
+    pub(crate) fn get(&self, pixel: usize) -> &'a [T] {
         &self.elements[pixel * self.step..][..self.channels]
     }
 }
 
 /// Pixels of Y that a thread writes, from one on.
-pub(crate) struct Part<'a> {
-    pub(crate) elements: &'a mut [f32],
+pub(crate) struct Part<'a, T = f32> {
+    pub(crate) elements: &'a mut [T],
     pub(crate) step: usize,
     pub(crate) channels: usize,
     pub(crate) first: usize,
 }
 
-impl Part<'_> {
+impl<T> Part<'_, T> {
     /// Has `compute` write each pixel, of which it gets the number.
     #[inline(always)]
-    fn each(self, mut compute: impl FnMut(usize, &mut [f32])) {
+    fn each(self, mut compute: impl FnMut(usize, &mut [T])) {
         for (i, pixel) in self.elements.chunks_mut(self.step).enumerate() {
             compute(self.first + i, &mut pixel[..self.channels]);
         }
@@ -44,7 +46,7 @@ const LANES: usize = 8;
 
 /// `y[i] = of(one[i], other[i])`.
 #[inline(always)]
-fn zip(one: &[f32], other: &[f32], y: &mut [f32], of: impl Fn(f32, f32) -> f32) {
+fn zip<X: Copy, Y>(one: &[X], other: &[X], y: &mut [Y], of: impl Fn(X, X) -> Y) {
     let ((ones, one), (others, other)) = (one.as_chunks::<LANES>(), other.as_chunks::<LANES>());
     let (vectors, y) = y.as_chunks_mut::<LANES>();
     for ((y, one), other) in vectors.iter_mut().zip(ones).zip(others) {
@@ -75,13 +77,124 @@ pub(crate) fn slopes(x: Pixels<'_>, slopes: &[f32], y: Part<'_>) {
     );
 }
 
-pub(crate) fn copy(x: Pixels<'_>, y: Part<'_>) {
+/// Bytes through a table.
+pub(crate) fn look_up(x: Pixels<'_, u8>, table: &Table, y: Part<'_, u8>) {
+    for_each_pair(
+        (x, x, 1),
+        y,
+        #[inline(always)]
+        |x, _| table[usize::from(x)],
+    );
+}
+
+/// Columns of Y that are reordered together: those of a cache line.
+const BLOCK: usize = 64;
+
+/// Bytes from a layout into the other one, perhaps through a table. `y` begins with element `first` of Y: with a pixel
+/// where channels come last, and else with a channel.
+pub(crate) fn reorder(
+    x: &[u8],
+    (channels, positions): (usize, usize),
+    to: Layout,
+    first: usize,
+    y: &mut [u8],
+    table: Option<&Table>,
+) {
+    // Rows of Y have one element of each row of X.
+    let (rows, row) = if to == Layout::ChannelsLast { (positions, channels) } else { (channels, positions) };
+    // Blocks of columns, so that cache lines of X serve many rows.
+    for column in (0..row).step_by(BLOCK) {
+        for (i, y) in y.chunks_exact_mut(row).enumerate() {
+            let at = first / row + i;
+            let x = &x[(at / rows * row + column) * rows + at % rows..];
+            for (y, x) in y[column..].iter_mut().take(BLOCK).zip(x.iter().step_by(rows)) {
+                *y = *x;
+            }
+        }
+    }
+    if let Some(table) = table {
+        y.iter_mut().for_each(|y| *y = table[usize::from(*y)]);
+    }
+}
+
+/// The sum or the product of two tensors of bytes, where `of_factors` pixels have the same pixel of the second one.
+pub(crate) fn blend_bytes(x: Pixels<'_, u8>, by: Pixels<'_, u8>, of_factors: usize, blend: &Blend, y: Part<'_, u8>) {
+    let Blend { op, of: [one, other], y: scale } = *blend;
+    match op {
+        Blending::Sum => for_each_pair(
+            (x, by, of_factors),
+            y,
+            #[inline(always)]
+            |x, by| scale.byte(one.number(x) + other.number(by)),
+        ),
+        Blending::Product => for_each_pair(
+            (x, by, of_factors),
+            y,
+            #[inline(always)]
+            |x, by| scale.byte(one.number(x) * other.number(by)),
+        ),
+    }
+}
+
+/// Floats as bytes.
+pub(crate) fn quantise(x: Pixels<'_>, scale: ByteScale, y: Part<'_, u8>) {
+    for_each_pair(
+        (x, x, 1),
+        y,
+        #[inline(always)]
+        |x, _| scale.byte(x),
+    );
+}
+
+/// Bytes as floats.
+pub(crate) fn dequantise(x: Pixels<'_, u8>, scale: ByteScale, y: Part<'_>) {
+    for_each_pair(
+        (x, x, 1),
+        y,
+        #[inline(always)]
+        |x, _| scale.number(x),
+    );
+}
+
+/// What `of` says of each element, and of the one at its place in another pixel. Rows without gaps are one.
+#[inline(always)]
+fn for_each_pair<'a, X: Copy + 'a, Y>(
+    (x, other, of_other): (Pixels<'a, X>, Pixels<'a, X>, usize),
+    y: Part<'_, Y>,
+    of: impl Fn(X, X) -> Y,
+) {
+    let are_rows = of_other > 1 || [x.step, other.step, y.step] != [y.channels; 3];
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            if are_rows {
+                y.each(
+                    #[inline(always)]
+                    |pixel, y| pairs(x.get(pixel), other.get(pixel / of_other), y, &of),
+                );
+            } else {
+                let first = y.first * y.channels;
+                pairs(&x.elements[first..], &other.elements[first..], y.elements, &of);
+            }
+        },
+    );
+}
+
+/// As [`zip`], for bytes, of which a vector has many.
+#[inline(always)]
+fn pairs<X: Copy, Y>(one: &[X], other: &[X], y: &mut [Y], of: impl Fn(X, X) -> Y) {
+    for ((y, one), other) in y.iter_mut().zip(one).zip(other) {
+        *y = of(*one, *other);
+    }
+}
+
+pub(crate) fn copy<T: Copy>(x: Pixels<'_, T>, y: Part<'_, T>) {
     y.each(|pixel, y| copy_pixel(x.get(pixel), y));
 }
 
 /// Some channels of each pixel. Vectors are made of those of every second channel, and of two runs of channels by turns:
 /// of halves and shuffles of them.
-pub(crate) fn pick(x: Pixels<'_>, channels: &[usize], y: Part<'_>) {
+pub(crate) fn pick<T: Copy>(x: Pixels<'_, T>, channels: &[usize], y: Part<'_, T>) {
     let first = channels.first().copied().unwrap_or(0);
     let are_each_second = channels.windows(2).all(|pair| pair[1] == pair[0] + 2);
     let other = channels.get(1).copied().unwrap_or(0);
@@ -93,9 +206,9 @@ pub(crate) fn pick(x: Pixels<'_>, channels: &[usize], y: Part<'_>) {
             y.each(|pixel, y| {
                 let x = x.get(pixel);
                 if are_each_second && first.is_multiple_of(2) {
-                    each_second::<0>(&x[first..], y);
+                    each_second::<T, 0>(&x[first..], y);
                 } else if are_each_second {
-                    each_second::<1>(&x[first - 1..], y);
+                    each_second::<T, 1>(&x[first - 1..], y);
                 } else if are_two_runs {
                     for (pair, (one, other)) in y.as_chunks_mut().0.iter_mut().zip(x[first..].iter().zip(&x[other..])) {
                         *pair = [*one, *other];
@@ -112,7 +225,7 @@ pub(crate) fn pick(x: Pixels<'_>, channels: &[usize], y: Part<'_>) {
 
 /// The first or the second of each pair.
 #[inline(always)]
-fn each_second<const PLACE: usize>(x: &[f32], y: &mut [f32]) {
+fn each_second<T: Copy, const PLACE: usize>(x: &[T], y: &mut [T]) {
     let pairs = x.as_chunks::<{ 2 * LANES }>().0;
     for (y, x) in y.as_chunks_mut::<LANES>().0.iter_mut().zip(pairs) {
         *y = std::array::from_fn(|i| x[2 * i + PLACE]);
@@ -125,12 +238,29 @@ fn each_second<const PLACE: usize>(x: &[f32], y: &mut [f32]) {
 
 /// Most pixels are too short for a call of `memcpy`.
 #[inline(always)]
-fn copy_pixel(x: &[f32], y: &mut [f32]) {
+fn copy_pixel<T: Copy>(x: &[T], y: &mut [T]) {
     zip(x, x, y, |x, _| x);
 }
 
 /// Pixels between four others.
-pub(crate) fn resize(x: Pixels<'_>, [height, width]: [usize; 2], sources: &[Sources; 2], y: Part<'_>) {
+pub(crate) fn resize(x: Pixels<'_>, x_sizes: [usize; 2], sources: &[Sources; 2], y: Part<'_>) {
+    between_pixels(x, x_sizes, sources, y, blend);
+}
+
+/// The nearest pixels.
+pub(crate) fn resize_bytes(x: Pixels<'_, u8>, x_sizes: [usize; 2], sources: &[Sources; 2], y: Part<'_, u8>) {
+    between_pixels(x, x_sizes, sources, y, |nearest, _, _, y| copy_pixel(nearest, y));
+}
+
+/// Pixels for which `blend` has two others, and the share of the second one.
+#[inline(always)]
+fn between_pixels<T: Copy + Default>(
+    x: Pixels<'_, T>,
+    [height, width]: [usize; 2],
+    sources: &[Sources; 2],
+    y: Part<'_, T>,
+    blend: impl Fn(&[T], &[T], f32, &mut [T]),
+) {
     let [rows, columns] = sources;
     let Part { elements, step, channels, first } = y;
     let mut pixels = elements.chunks_mut(step);
@@ -146,7 +276,7 @@ pub(crate) fn resize(x: Pixels<'_>, [height, width]: [usize; 2], sources: &[Sour
                 // A row between two rows, unless it is one of them.
                 let blended = above != below && share != 0.0;
                 if blended {
-                    between.resize(width * channels, 0.0);
+                    between.resize(width * channels, T::default());
                     for (i, y) in between.chunks_exact_mut(channels).enumerate() {
                         blend(x.get(of_row(above) + i), x.get(of_row(below) + i), share, y);
                     }
@@ -176,6 +306,29 @@ fn blend(one: &[f32], other: &[f32], share: f32, y: &mut [f32]) {
 
 /// The maximum or the mean of each window.
 pub(crate) fn pool(x: Pixels<'_>, windows: &Windows, y: Part<'_>) {
+    for_each_window(windows, y, |taps, y| match windows.mean {
+        None => reduce(x, taps, y, f32::NEG_INFINITY, larger),
+        Some(mean) => {
+            reduce(x, taps, y, 0.0, |y, x| y + x);
+            let of_window = if mean == Mean::OfWindow { windows.volume } else { taps.rows.len() * taps.count };
+            y.iter_mut().for_each(|y| *y /= of_window as f32);
+        }
+    });
+}
+
+/// The maximum of each window.
+pub(crate) fn pool_bytes(x: Pixels<'_, u8>, windows: &Windows, y: Part<'_, u8>) {
+    for_each_window(windows, y, |taps, y| reduce(x, taps, y, 0, larger));
+}
+
+#[inline(always)]
+fn larger<T: PartialOrd>(y: T, x: T) -> T {
+    if x > y { x } else { y }
+}
+
+/// Has `compute` write the pixel of each window.
+#[inline(always)]
+fn for_each_window<T>(windows: &Windows, y: Part<'_, T>, compute: impl Fn(Taps<'_>, &mut [T])) {
     let (width, dilation) = (windows.width(), windows.dilation());
     let Part { elements, step, channels, first } = y;
     let (mut row, mut begin) = (first / width, first % width);
@@ -187,15 +340,7 @@ pub(crate) fn pool(x: Pixels<'_>, windows: &Windows, y: Part<'_>) {
                 windows.rows(row, &mut rows);
                 for (column, y) in (begin..width).zip(&mut pixels) {
                     let (first, count) = windows.columns(column);
-                    let (taps, y) = (Taps { rows: &rows, first, count, dilation }, &mut y[..channels]);
-                    match windows.mean {
-                        None => reduce(x, taps, y, f32::NEG_INFINITY, |y, x| if x > y { x } else { y }),
-                        Some(mean) => {
-                            reduce(x, taps, y, 0.0, |y, x| y + x);
-                            let of_window = if mean == Mean::OfWindow { windows.volume } else { rows.len() * count };
-                            y.iter_mut().for_each(|y| *y /= of_window as f32);
-                        }
-                    }
+                    compute(Taps { rows: &rows, first, count, dilation }, &mut y[..channels]);
                 }
                 (row, begin) = (row + 1, 0);
             }
@@ -214,24 +359,24 @@ struct Taps<'a> {
 
 /// What some pixels come to: as many channels at a time as there are, so that sums of many vectors hide the latency.
 #[inline(always)]
-fn reduce(x: Pixels<'_>, taps: Taps<'_>, y: &mut [f32], zero: f32, add: impl Fn(f32, f32) -> f32) {
+fn reduce<T: Copy>(x: Pixels<'_, T>, taps: Taps<'_>, y: &mut [T], zero: T, add: impl Fn(T, T) -> T) {
     let mut channel = 0;
-    let y = reduce_by::<{ 4 * LANES }>(x, taps, &mut channel, y, zero, &add);
-    let y = reduce_by::<{ 2 * LANES }>(x, taps, &mut channel, y, zero, &add);
-    let y = reduce_by::<LANES>(x, taps, &mut channel, y, zero, &add);
-    reduce_by::<1>(x, taps, &mut channel, y, zero, &add);
+    let y = reduce_by::<T, { 4 * LANES }>(x, taps, &mut channel, y, zero, &add);
+    let y = reduce_by::<T, { 2 * LANES }>(x, taps, &mut channel, y, zero, &add);
+    let y = reduce_by::<T, LANES>(x, taps, &mut channel, y, zero, &add);
+    reduce_by::<T, 1>(x, taps, &mut channel, y, zero, &add);
 }
 
 /// The same, `N` channels at a time from one on. Returns those that are left.
 #[inline(always)]
-fn reduce_by<'y, const N: usize>(
-    x: Pixels<'_>,
+fn reduce_by<'y, T: Copy, const N: usize>(
+    x: Pixels<'_, T>,
     taps: Taps<'_>,
     channel: &mut usize,
-    y: &'y mut [f32],
-    zero: f32,
-    add: impl Fn(f32, f32) -> f32,
-) -> &'y mut [f32] {
+    y: &'y mut [T],
+    zero: T,
+    add: impl Fn(T, T) -> T,
+) -> &'y mut [T] {
     let (vectors, rest) = y.as_chunks_mut::<N>();
     for y in vectors {
         *y = reduced(x, taps, *channel, zero, &add);
@@ -242,19 +387,19 @@ fn reduce_by<'y, const N: usize>(
 
 /// The same of `N` channels. Rows are added to each other, so that the rounding errors of large windows stay small.
 #[inline(always)]
-fn reduced<const N: usize>(
-    x: Pixels<'_>,
+fn reduced<T: Copy, const N: usize>(
+    x: Pixels<'_, T>,
     taps: Taps<'_>,
     channel: usize,
-    zero: f32,
-    add: impl Fn(f32, f32) -> f32,
-) -> [f32; N] {
+    zero: T,
+    add: impl Fn(T, T) -> T,
+) -> [T; N] {
     let mut all = [zero; N];
     for row in taps.rows {
         let mut sums = [zero; N];
         let mut at = (row + taps.first) * x.step + channel;
         for _ in 0..taps.count {
-            let x_of_tap: &[f32; N] = x.elements[at..].first_chunk().expect("the channels of a pixel");
+            let x_of_tap: &[T; N] = x.elements[at..].first_chunk().expect("the channels of a pixel");
             for (sum, x) in sums.iter_mut().zip(x_of_tap) {
                 *sum = add(*sum, *x);
             }

@@ -5,14 +5,16 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use convoke::{Layout, PackedWeights, Plan, Planner};
+use convoke::{Layout, PackedWeights, Plan};
 
 use crate::api::{Failure, Result};
 use crate::concat::concatenated;
 use crate::layer::Packed;
-use crate::region::steps::{Memory, Step, Tensor, Work, root};
+use crate::region::bytes::{Blend, Blending, ByteScale, Table};
+use crate::region::integers::PlannedIntegers;
+use crate::region::steps::{Element, Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Mean, Pool, Sources};
-use crate::session::LINE;
+use crate::session::{LINE, Session};
 use crate::sum;
 use crate::weights::Planned;
 
@@ -20,10 +22,10 @@ use crate::weights::Planned;
 pub(crate) struct Program {
     pub(crate) acts: Vec<Act>,
     pub(crate) places: Vec<Place>,
-    /// Elements of the memory of all tensors that are neither inputs nor outputs.
+    /// Bytes of the memory of all tensors that are neither inputs nor outputs.
     pub(crate) memory: usize,
-    /// The shapes of the outputs of the node, by their numbers.
-    pub(crate) outputs: Vec<(usize, Vec<usize>)>,
+    /// The shapes of the outputs of the node, by their numbers, and what they are made of.
+    pub(crate) outputs: Vec<(usize, Vec<usize>, Element)>,
 }
 
 /// Where a tensor lies in a run.
@@ -37,17 +39,20 @@ pub(crate) enum Place {
 /// Where a tensor lies in the memory of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// The memory of the whole tensor in which it lies.
+    /// The bytes of the whole tensor in which it lies.
     pub(crate) begin: usize,
     pub(crate) end: usize,
-    /// The first element, and elements from one pixel to the next: none if its channels come first.
+    /// Its first byte.
     pub(crate) first: usize,
+    /// Elements from one pixel to the next: none if its channels come first.
     pub(crate) pixel: Option<usize>,
 }
 
 /// A step of which all sizes are known.
 pub(crate) struct Act {
     pub(crate) what: What,
+    /// What Y is made of.
+    pub(crate) element: Element,
     pub(crate) reads: Vec<usize>,
     pub(crate) writes: usize,
 }
@@ -69,7 +74,33 @@ pub(crate) enum What {
         channels: usize,
         of_factors: usize,
     },
+    /// Bytes through a table, if there is one.
     Copy {
+        pixels: usize,
+        channels: usize,
+        table: Option<Arc<Table>>,
+    },
+    /// The same, from a layout into the other one.
+    Reorder {
+        channels: usize,
+        positions: usize,
+        to: Layout,
+        table: Option<Arc<Table>>,
+    },
+    Integers(PlannedIntegers),
+    Blend {
+        blend: Blend,
+        pixels: usize,
+        channels: usize,
+        of_factors: usize,
+    },
+    Quantise {
+        scale: ByteScale,
+        pixels: usize,
+        channels: usize,
+    },
+    Dequantise {
+        scale: ByteScale,
         pixels: usize,
         channels: usize,
     },
@@ -160,7 +191,7 @@ pub(crate) struct Axis {
 
 /// Tensors and their shapes while a program is made.
 struct Making<'a> {
-    planner: &'a Planner,
+    session: &'a Session,
     tensors: Vec<Tensor>,
     shapes: Vec<Vec<usize>>,
     acts: Vec<Act>,
@@ -168,7 +199,7 @@ struct Making<'a> {
 
 impl Program {
     /// The program for inputs of these shapes.
-    pub(crate) fn new(planner: &Planner, steps: &[Step], tensors: &[Tensor], inputs: &[Vec<usize>]) -> Result<Self> {
+    pub(crate) fn new(session: &Session, steps: &[Step], tensors: &[Tensor], inputs: &[Vec<usize>]) -> Result<Self> {
         let shapes = tensors.iter().map(|tensor| match tensor.memory {
             Memory::Input(i) => inputs[i].clone(),
             _ => Vec::new(),
@@ -178,7 +209,7 @@ impl Program {
                 "a tensor of shape {shape:?}, where spatial axes were expected"
             )));
         }
-        let mut making = Making { planner, shapes: shapes.collect(), tensors: tensors.to_vec(), acts: Vec::new() };
+        let mut making = Making { session, shapes: shapes.collect(), tensors: tensors.to_vec(), acts: Vec::new() };
         for step in steps {
             making.add(step)?;
         }
@@ -189,7 +220,7 @@ impl Program {
         let (places, memory) = making.memory()?;
         let Making { acts, shapes, tensors, .. } = making;
         let of_output = |(tensor, shape): (&Tensor, Vec<usize>)| match tensor.memory {
-            Memory::Output(i) => Some((i, shape)),
+            Memory::Output(i) => Some((i, shape, tensor.element)),
             _ => None,
         };
         let outputs = tensors.iter().zip(shapes).filter_map(of_output).collect();
@@ -206,12 +237,13 @@ fn pixels(shape: &[usize]) -> Result<usize> {
 
 impl Making<'_> {
     fn push(&mut self, what: What, reads: Vec<usize>, writes: usize) {
-        self.acts.push(Act { what, reads, writes });
+        let element = self.tensors[writes].element;
+        self.acts.push(Act { what, element, reads, writes });
     }
 
     /// Another tensor of its own.
-    fn own(&mut self, shape: Vec<usize>, layout: Layout) -> usize {
-        self.tensors.push(Tensor { channels: shape[1], layout, memory: Memory::Own });
+    fn own(&mut self, shape: Vec<usize>, layout: Layout, element: Element) -> usize {
+        self.tensors.push(Tensor { channels: shape[1], layout, memory: Memory::Own, element });
         self.shapes.push(shape);
         self.tensors.len() - 1
     }
@@ -242,23 +274,52 @@ impl Making<'_> {
                 self.push(What::Resize { images, x_sizes: [height, width], channels, sources }, reads, writes);
                 shape
             }
-            Work::Product => {
+            Work::Product | Work::Blend(_) => {
                 let by = self.shapes[reads[1]].clone();
-                let shape = sum::broadcast("Mul", &x_shape, &by)?;
+                let op = if matches!(work, Work::Blend(Blend { op: Blending::Sum, .. })) { "Add" } else { "Mul" };
+                let shape = sum::broadcast(op, &x_shape, &by)?;
                 let are_vectors = by[..2] == shape[..2] && by[2..].iter().all(|size| *size == 1);
                 let [x, by] = [(reads[0], true), (reads[1], !are_vectors)]
                     .map(|(tensor, must)| if must { self.repeated(tensor, &shape) } else { tensor });
                 let of_factors = pixels(&shape)?.checked_div(pixels(&self.shapes[by])?).unwrap_or(1);
-                let what = What::Product { pixels: pixels(&shape)?, channels: shape[1], of_factors };
+                let (pixels, channels) = (pixels(&shape)?, shape[1]);
+                let what = match work {
+                    Work::Blend(blend) => What::Blend { blend: blend.clone(), pixels, channels, of_factors },
+                    _ => What::Product { pixels, channels, of_factors },
+                };
                 self.push(what, vec![x, by], writes);
                 shape
+            }
+            Work::Integers(layer) => {
+                let planned = layer.plan(self.session, &x_shape)?;
+                let shape = planned.output_shape();
+                self.push(What::Integers(planned), reads, writes);
+                shape
+            }
+            Work::Quantise(scale) => {
+                let what = What::Quantise { scale: *scale, pixels: pixels(&x_shape)?, channels: x_shape[1] };
+                self.push(what, reads, writes);
+                x_shape
+            }
+            Work::Dequantise(scale) => {
+                let what = What::Dequantise { scale: *scale, pixels: pixels(&x_shape)?, channels: x_shape[1] };
+                self.push(what, reads, writes);
+                x_shape
+            }
+            Work::Reorder(table) => {
+                let (images, channels) = (x_shape[0], x_shape[1]);
+                let positions = pixels(&x_shape)?.checked_div(images).unwrap_or(0);
+                let (to, table) = (self.tensors[writes].layout, table.clone());
+                self.push(What::Reorder { channels, positions, to, table }, reads, writes);
+                x_shape
             }
             Work::Slopes(slopes) => {
                 self.push(What::Slopes { pixels: pixels(&x_shape)?, slopes: slopes.clone() }, reads, writes);
                 x_shape
             }
-            Work::Copy => {
-                let what = What::Copy { pixels: pixels(&x_shape)?, channels: x_shape[1] };
+            Work::Copy(table) => {
+                let (pixels, channels) = (pixels(&x_shape)?, x_shape[1]);
+                let what = What::Copy { pixels, channels, table: table.clone() };
                 self.push(what, reads, writes);
                 x_shape
             }
@@ -286,8 +347,8 @@ impl Making<'_> {
         if from == shape {
             return tensor;
         }
-        let layout = self.tensors[tensor].layout;
-        let y = self.own(shape.to_vec(), layout);
+        let Tensor { layout, element, .. } = self.tensors[tensor];
+        let y = self.own(shape.to_vec(), layout, element);
         let in_memory = |shape: &[usize]| match layout {
             Layout::ChannelsFirst => shape.to_vec(),
             _ => [&shape[..1], &shape[2..], &shape[1..2]].concat(),
@@ -317,13 +378,14 @@ impl Making<'_> {
             return Ok(());
         };
         // It is broadcast, which mostly is not so: the layer without the sum, and the sum.
-        let plan = sum::conv(self.planner, &layer.operator, planned.cache.packed(), &x_shape)?;
+        let planner = self.session.planner();
+        let plan = sum::conv(&planner, &layer.operator, planned.cache.packed(), &x_shape)?;
         let layout = self.tensors[writes].layout;
-        let convolved = self.own(own.clone(), layout);
+        let convolved = self.own(own.clone(), layout, Element::Float);
         let planned = Planned { plan: Arc::new(plan), cache: planned.cache };
         self.push(What::Layer(planned), vec![reads[0]], convolved);
         let both = [convolved, residual].map(|x| self.repeated(x, &shape));
-        let add = sum::add::<f32>(self.planner, layer.activation(), &shape, [layout; 2])?;
+        let add = sum::add::<f32>(&planner, layer.activation(), &shape, [layout; 2])?;
         self.push(What::Add(add.into()), both.to_vec(), writes);
         Ok(())
     }
@@ -341,7 +403,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Where each tensor lies, and the elements of the memory.
+    /// Where each tensor lies, and the bytes of the memory.
     fn memory(&self) -> Result<(Vec<Place>, usize)> {
         // The acts from the first one that needs a tensor to the last one.
         let mut needed = vec![None::<(usize, usize)>; self.tensors.len()];
@@ -353,7 +415,8 @@ impl Making<'_> {
         let mut own = Vec::new();
         for (tensor, acts) in needed.into_iter().enumerate() {
             if let (Memory::Own, Some((first, last))) = (self.tensors[tensor].memory, acts) {
-                let len = pixels(&self.shapes[tensor])?.checked_mul(self.tensors[tensor].channels);
+                let Tensor { channels, element, .. } = self.tensors[tensor];
+                let len = pixels(&self.shapes[tensor])?.checked_mul(channels * element.bytes());
                 let len = len.ok_or_else(|| Failure::other("a tensor of a region exceeds the memory"))?;
                 own.push(Needed { tensor, len, first, last });
             }
@@ -361,7 +424,7 @@ impl Making<'_> {
         let (ranges, len) = placed(own).ok_or_else(|| Failure::other("the tensors of a region exceed the memory"))?;
         let place = |tensor: usize| {
             let (root, channel) = root(&self.tensors, tensor);
-            let Tensor { memory, layout, channels } = self.tensors[root];
+            let Tensor { memory, layout, channels, element } = self.tensors[root];
             match memory {
                 Memory::Input(i) => Place::Input(i),
                 Memory::Output(i) => Place::Output(i),
@@ -369,7 +432,7 @@ impl Making<'_> {
                     // No act needs what has no range.
                     let Range { start, end } = ranges.get(&root).cloned().unwrap_or_default();
                     let pixel = (layout == Layout::ChannelsLast).then_some(channels);
-                    Place::Own(Extent { begin: start, end, first: start + channel, pixel })
+                    Place::Own(Extent { begin: start, end, first: start + channel * element.bytes(), pixel })
                 }
             }
         };
@@ -385,7 +448,7 @@ struct Needed {
     last: usize,
 }
 
-/// Where tensors lie, and the elements of all memory. Tensors share memory if no act needs both. The largest ones are
+/// Where tensors lie, and the bytes of all memory. Tensors share memory if no act needs both. The largest ones are
 /// placed first, each as near to the beginning as can be. None if they are too large.
 ///
 /// Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).

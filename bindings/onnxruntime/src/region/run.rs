@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use convoke::{DType, PackedWeights, Plan, f16};
+use bytemuck::Pod;
+use convoke::{DType, Layout, PackedWeights, Plan, f16};
 use half::slice::HalfFloatSliceExt;
 use lru::LruCache;
 
@@ -13,7 +14,8 @@ use crate::graph;
 use crate::layer::{Layer, execute};
 use crate::region::passes::{self, Part, Pixels};
 use crate::region::program::{Act, Extent, Place, Program, What};
-use crate::region::steps::{Memory, Step, Tensor};
+use crate::region::integers::PlannedIntegers;
+use crate::region::steps::{Element, Memory, Step, Tensor};
 use crate::run::{Run, overlaps};
 use crate::session::{LINE, Session};
 use crate::sum;
@@ -43,7 +45,7 @@ impl RegionLayer {
         if let Some(program) = lock(&self.programs).get(&shapes) {
             return Ok(program.clone());
         }
-        let program = Arc::new(Program::new(&self.session.planner(), &self.steps, &self.tensors, &shapes)?);
+        let program = Arc::new(Program::new(&self.session, &self.steps, &self.tensors, &shapes)?);
         lock(&self.programs).put(shapes, program.clone());
         Ok(program)
     }
@@ -55,19 +57,31 @@ impl Layer for RegionLayer {
         let program = self.program(tensors.iter().map(|tensor| tensor.shape()).collect::<Result<_>>()?)?;
         match self.dtype {
             DType::F16 => self.run_short(run, &program, &tensors),
-            _ => self.run_floats(run, &program, &tensors),
+            _ => self.run_in_place(run, &program, &tensors),
         }
     }
 }
 
 impl RegionLayer {
-    /// A run whose tensors are floats, which are read and written where they are.
-    fn run_floats(&self, run: Run, program: &Program, tensors: &[graph::Tensor<'_>]) -> Result<()> {
-        let mut inputs = tensors.iter().map(|tensor| tensor.elements::<f32>()).collect::<Result<Vec<_>>>()?;
-        let outputs = outputs_of::<f32>(run, program)?;
+    /// A run whose tensors are read and written where they are.
+    fn run_in_place(&self, run: Run, program: &Program, tensors: &[graph::Tensor<'_>]) -> Result<()> {
+        let mut inputs: Vec<&[u8]> = Vec::new();
+        for tensor in tensors {
+            inputs.push(match tensor.bytes()? {
+                Some(bytes) => bytes,
+                None => bytemuck::cast_slice(tensor.elements::<f32>()?),
+            });
+        }
+        let outputs = outputs_of(program, |i, shape, element| {
+            let len = shape.iter().product();
+            Ok(match element {
+                Element::Byte => run.output::<u8>(i, shape, len)?,
+                Element::Float => run.output::<f32>(i, shape, len)?.map(bytes_of),
+            })
+        })?;
         // The caller of the run may have bound an output to memory of an input.
-        let is_shared = |x: &&[f32]| outputs.iter().flatten().any(|y| overlaps(*y, x));
-        let copies: Vec<Option<Vec<f32>>> = inputs.iter().map(|x| is_shared(x).then(|| x.to_vec())).collect();
+        let is_shared = |x: &&[u8]| outputs.iter().flatten().any(|y| overlaps(*y, x));
+        let copies: Vec<Option<Vec<u8>>> = inputs.iter().map(|x| is_shared(x).then(|| x.to_vec())).collect();
         for (input, copy) in inputs.iter_mut().zip(&copies) {
             *input = copy.as_deref().unwrap_or(input);
         }
@@ -77,22 +91,22 @@ impl RegionLayer {
     /// A run whose tensors are short floats: inputs are converted before, and outputs behind it.
     fn run_short(&self, run: Run, program: &Program, tensors: &[graph::Tensor<'_>]) -> Result<()> {
         let short = tensors.iter().map(|tensor| tensor.elements::<f16>()).collect::<Result<Vec<_>>>()?;
-        let outputs = outputs_of::<f16>(run, program)?;
+        let outputs = outputs_of(program, |i, shape, _| run.output::<f16>(i, shape, shape.iter().product()))?;
         let lens = short.iter().map(|x| x.len()).chain(outputs.iter().map(|y| y.map_or(0, NonNull::len)));
-        let lens: Vec<usize> = lens.map(|len| len.next_multiple_of(LINE)).collect();
+        let lens: Vec<usize> = lens.map(|len| (len * size_of::<f32>()).next_multiple_of(LINE)).collect();
         let len = lens.iter().fold(program.memory, |sum, len| sum.saturating_add(*len));
         self.session.with_memory(len, |mut memory| {
             let mut floats = lens.iter().map(|len| memory.split_off_mut(..*len).unwrap_or_default());
             let x: Vec<_> = floats.by_ref().take(short.len()).collect();
             let mut y: Vec<_> = floats.collect();
             let inputs = x.into_iter().zip(&short).map(|(x, short)| {
-                let x = &mut x[..short.len()];
+                let x = &mut bytemuck::cast_slice_mut(x)[..short.len()];
                 short.convert_to_f32_slice(x);
-                &*x
+                bytemuck::cast_slice(x)
             });
             let floats = y.iter_mut().zip(&outputs).map(|(y, short)| {
-                let y = &mut y[..(*short)?.len()];
-                NonNull::new(std::ptr::from_mut(y) as *mut [MaybeUninit<f32>])
+                let y = &mut y[..(*short)?.len() * size_of::<f32>()];
+                NonNull::new(std::ptr::from_mut(y) as *mut [MaybeUninit<u8>])
             });
             self.compute(run, program, (inputs.collect(), floats.collect()), memory)?;
             for (y, mut short) in y.iter().zip(outputs).filter_map(|(y, short)| Some((y, short?))) {
@@ -101,7 +115,7 @@ impl RegionLayer {
                 short.fill(MaybeUninit::new(f16::ZERO));
                 // SAFETY: every element was initialised.
                 let short = unsafe { &mut *(std::ptr::from_mut(short) as *mut [f16]) };
-                short.convert_from_f32_slice(&y[..short.len()]);
+                short.convert_from_f32_slice(&bytemuck::cast_slice(y)[..short.len()]);
             }
             Ok(())
         })
@@ -112,8 +126,8 @@ impl RegionLayer {
         &self,
         run: Run,
         program: &Program,
-        (inputs, outputs): (Vec<&[f32]>, Vec<Output<f32>>),
-        memory: &mut [f32],
+        (inputs, outputs): (Vec<&[u8]>, Vec<Output<u8>>),
+        memory: &mut [u8],
     ) -> Result<()> {
         let tensors = TensorsOfRun { run, session: &self.session, program, inputs, outputs };
         program.acts.iter().try_for_each(|act| tensors.compute(act, memory))
@@ -124,13 +138,21 @@ impl RegionLayer {
 type Output<T> = Option<NonNull<[MaybeUninit<T>]>>;
 
 /// The outputs of a run, by their numbers.
-fn outputs_of<T>(run: Run, program: &Program) -> Result<Vec<Output<T>>> {
-    let most = program.outputs.iter().map(|(i, _)| i + 1).max().unwrap_or(0);
+fn outputs_of<T>(
+    program: &Program,
+    output: impl Fn(usize, &[usize], Element) -> Result<Output<T>>,
+) -> Result<Vec<Output<T>>> {
+    let most = program.outputs.iter().map(|(i, ..)| i + 1).max().unwrap_or(0);
     let mut outputs = vec![None; most];
-    for (i, shape) in &program.outputs {
-        outputs[*i] = run.output::<T>(*i, shape, shape.iter().product())?;
+    for (i, shape, element) in &program.outputs {
+        outputs[*i] = output(*i, shape, *element)?;
     }
     Ok(outputs)
+}
+
+/// Floats as bytes.
+fn bytes_of(floats: NonNull<[MaybeUninit<f32>]>) -> NonNull<[MaybeUninit<u8>]> {
+    NonNull::slice_from_raw_parts(floats.cast(), floats.len() * size_of::<f32>())
 }
 
 /// The tensors of a run.
@@ -138,22 +160,22 @@ struct TensorsOfRun<'a> {
     run: Run,
     session: &'a Session,
     program: &'a Program,
-    inputs: Vec<&'a [f32]>,
-    outputs: Vec<Output<f32>>,
+    inputs: Vec<&'a [u8]>,
+    outputs: Vec<Output<u8>>,
 }
 
 /// The memory of a region but for what an act writes to.
 #[derive(Clone, Copy)]
 struct Others<'a> {
-    before: &'a [f32],
-    behind: &'a [f32],
-    /// Where the elements behind begin.
+    before: &'a [u8],
+    behind: &'a [u8],
+    /// Where the bytes behind begin.
     end: usize,
 }
 
 impl<'a> Others<'a> {
-    /// The elements of a tensor, which has none if all in which it lies have none.
-    fn elements(self, Extent { end, first, .. }: Extent) -> Result<&'a [f32]> {
+    /// The bytes of a tensor, which has none if all in which it lies have none.
+    fn bytes(self, Extent { end, first, .. }: Extent) -> Result<&'a [u8]> {
         if first >= end {
             return Ok(&[]);
         }
@@ -164,34 +186,49 @@ impl<'a> Others<'a> {
 
 impl TensorsOfRun<'_> {
     /// What is read, and the distance of its pixels if it is in memory of the region with channels last.
-    fn read<'s>(&'s self, tensor: usize, others: Others<'s>) -> Result<(&'s [f32], Option<usize>)> {
-        match self.program.places[tensor] {
-            Place::Input(i) => Ok((self.inputs[i], None)),
-            Place::Own(extent) => Ok((others.elements(extent)?, extent.pixel)),
-            Place::Output(_) => Err(Failure::other("a region reads its output")),
-        }
+    fn read<'s, T: Pod>(&'s self, tensor: usize, others: Others<'s>) -> Result<(&'s [T], Option<usize>)> {
+        let (bytes, pixel) = match self.program.places[tensor] {
+            Place::Input(i) => (self.inputs[i], None),
+            Place::Own(extent) => (others.bytes(extent)?, extent.pixel),
+            Place::Output(_) => return Err(Failure::other("a region reads its output")),
+        };
+        let elements = bytemuck::try_cast_slice(bytes);
+        Ok((elements.map_err(|_| Failure::other("a region reads elements of another type"))?, pixel))
     }
 
-    fn pixels<'s>(&'s self, tensor: usize, others: Others<'s>, channels: usize) -> Result<Pixels<'s>> {
+    fn pixels<'s, T: Pod>(&'s self, tensor: usize, others: Others<'s>, channels: usize) -> Result<Pixels<'s, T>> {
         let (elements, step) = self.read(tensor, others)?;
         Ok(Pixels { elements, step: step.unwrap_or(channels), channels })
     }
 
-    fn compute(&self, act: &Act, memory: &mut [f32]) -> Result<()> {
+    fn compute(&self, act: &Act, memory: &mut [u8]) -> Result<()> {
         match self.program.places[act.writes] {
             Place::Output(i) => {
                 let Some(mut y) = self.outputs[i] else { return Ok(()) };
-                // SAFETY: it is room for so many elements, of `outputs_of` or `run_short`. Nothing else has this memory:
+                // SAFETY: it is room for so many bytes, of `run_in_place` or `run_short`. Nothing else has this memory:
                 // inputs that share it were copied, and no act reads an output.
                 let y = unsafe { y.as_mut() };
                 let others = Others { before: memory, behind: &[], end: memory.len() };
+                if act.element == Element::Byte {
+                    y.fill(MaybeUninit::new(0));
+                    // SAFETY: every byte was initialised.
+                    let y = unsafe { &mut *(std::ptr::from_mut(y) as *mut [u8]) };
+                    return self.fill_bytes(act, others, y, None);
+                }
+                let len = y.len() / size_of::<f32>();
+                // SAFETY: it is memory of so many floats, which is aligned for them.
+                let y = unsafe { std::slice::from_raw_parts_mut(y.as_mut_ptr().cast::<MaybeUninit<f32>>(), len) };
                 self.layer(act, others, |_, x, packed| convoke::Run::uninit(x, packed, y))
             }
             Place::Own(Extent { begin, end, first, pixel }) => {
                 // Nothing that an act reads lies in the tensor in which it writes: `compile` makes a copy otherwise.
                 let (before, rest) = memory.split_at_mut(begin);
                 let (y, behind) = rest.split_at_mut(end - begin);
-                self.fill(act, Others { before, behind, end }, &mut y[first - begin..], pixel)
+                let (others, y) = (Others { before, behind, end }, &mut y[first - begin..]);
+                match act.element {
+                    Element::Byte => self.fill_bytes(act, others, y, pixel),
+                    Element::Float => self.fill(act, others, bytemuck::cast_slice_mut(y), pixel),
+                }
             }
             Place::Input(_) => Err(Failure::other("a region writes to its input")),
         }
@@ -218,54 +255,124 @@ impl TensorsOfRun<'_> {
         execute(self.session, self.run, plan, what).map(drop)
     }
 
+    /// Has `compute` write pixels of channels, which are `step` elements apart if that is told, on the threads of the run.
+    fn share<T: Send>(
+        &self,
+        (y, step): (&mut [T], Option<usize>),
+        (pixels, channels): (usize, usize),
+        compute: impl Fn(Part<'_, T>) + Sync,
+    ) {
+        let step = step.unwrap_or(channels);
+        let len = pixels.saturating_sub(1) * step + if pixels > 0 { channels } else { 0 };
+        self.run.share(self.session.threads(), step, &mut y[..len], |begin, elements| {
+            compute(Part { elements, step, channels, first: begin / step });
+        });
+    }
+
+    /// An act whose Y is of floats.
     fn fill(&self, act: &Act, others: Others<'_>, y: &mut [f32], step: Option<usize>) -> Result<()> {
-        let x = |channels: usize| self.pixels(act.reads[0], others, channels);
-        let share = |pixels: usize, channels: usize, y: &mut [f32], compute: &(dyn Fn(Part<'_>) + Sync)| {
-            let step = step.unwrap_or(channels);
-            let len = pixels.saturating_sub(1) * step + if pixels > 0 { channels } else { 0 };
-            self.run.share(self.session.threads(), step, &mut y[..len], |begin, elements| {
-                compute(Part { elements, step, channels, first: begin / step });
-            });
-        };
+        let x = |channels: usize| self.pixels::<f32>(act.reads[0], others, channels);
         match &act.what {
             What::Layer(_) | What::Add(_) => {
                 return self.layer(act, others, |_, x, packed| convoke::Run::new(x, packed, y).y_pixel_stride(step));
             }
+            What::Integers(PlannedIntegers::Floats(planned)) => {
+                return planned.run(self.session, self.run, self.read(act.reads[0], others)?.0, y);
+            }
             What::Pool(windows) => {
-                let (x, pixels) = (x(windows.channels)?, windows.pixels());
-                share(pixels, windows.channels, y, &|part| passes::pool(x, windows, part));
+                let (x, size) = (x(windows.channels)?, (windows.pixels(), windows.channels));
+                self.share((y, step), size, |part| passes::pool(x, windows, part));
             }
             What::Resize { images, x_sizes, channels, sources } => {
                 let (x, pixels) = (x(*channels)?, images * sources[0].len() * sources[1].len());
-                share(pixels, *channels, y, &|part| passes::resize(x, *x_sizes, sources, part));
+                self.share((y, step), (pixels, *channels), |part| passes::resize(x, *x_sizes, sources, part));
             }
             What::Product { pixels, channels, of_factors } => {
                 let (x, by) = (x(*channels)?, self.pixels(act.reads[1], others, *channels)?);
-                share(*pixels, *channels, y, &|part| passes::product(x, by, *of_factors, part));
+                self.share((y, step), (*pixels, *channels), |part| passes::product(x, by, *of_factors, part));
             }
             What::Slopes { pixels, slopes } => {
                 let x = x(slopes.len())?;
-                share(*pixels, slopes.len(), y, &|part| passes::slopes(x, slopes, part));
+                self.share((y, step), (*pixels, slopes.len()), |part| passes::slopes(x, slopes, part));
             }
-            What::Copy { pixels, channels } => {
+            What::Dequantise { scale, pixels, channels } => {
+                let x = self.pixels(act.reads[0], others, *channels)?;
+                self.share((y, step), (*pixels, *channels), |part| passes::dequantise(x, *scale, part));
+            }
+            _ => return self.fill_any(act, others, y, step),
+        }
+        Ok(())
+    }
+
+    /// An act whose Y is of bytes.
+    fn fill_bytes(&self, act: &Act, others: Others<'_>, y: &mut [u8], step: Option<usize>) -> Result<()> {
+        let x = |channels: usize| self.pixels::<u8>(act.reads[0], others, channels);
+        match &act.what {
+            What::Integers(PlannedIntegers::Bytes(planned)) => {
+                return planned.run(self.session, self.run, self.read(act.reads[0], others)?.0, y);
+            }
+            What::Pool(windows) => {
+                let (x, size) = (x(windows.channels)?, (windows.pixels(), windows.channels));
+                self.share((y, step), size, |part| passes::pool_bytes(x, windows, part));
+            }
+            What::Resize { images, x_sizes, channels, sources } => {
+                let (x, pixels) = (x(*channels)?, images * sources[0].len() * sources[1].len());
+                self.share((y, step), (pixels, *channels), |part| passes::resize_bytes(x, *x_sizes, sources, part));
+            }
+            What::Blend { blend, pixels, channels, of_factors } => {
+                let (x, by) = (x(*channels)?, self.pixels(act.reads[1], others, *channels)?);
+                self.share((y, step), (*pixels, *channels), |part| passes::blend_bytes(x, by, *of_factors, blend, part));
+            }
+            What::Quantise { scale, pixels, channels } => {
+                let x = self.pixels(act.reads[0], others, *channels)?;
+                self.share((y, step), (*pixels, *channels), |part| passes::quantise(x, *scale, part));
+            }
+            What::Copy { pixels, channels, table: Some(table) } => {
                 let x = x(*channels)?;
-                share(*pixels, *channels, y, &|part| passes::copy(x, part));
+                self.share((y, step), (*pixels, *channels), |part| passes::look_up(x, table, part));
+            }
+            What::Reorder { channels, positions, to, table } => {
+                let (x, size) = (self.read(act.reads[0], others)?.0, (*channels, *positions));
+                let row = if *to == Layout::ChannelsLast { *channels } else { *positions };
+                self.run.share(self.session.threads(), row, y, |first, y| {
+                    passes::reorder(x, size, *to, first, y, table.as_deref());
+                });
+            }
+            _ => return self.fill_any(act, others, y, step),
+        }
+        Ok(())
+    }
+
+    /// An act that moves elements of any type.
+    fn fill_any<T: Pod + Send + Sync>(
+        &self,
+        act: &Act,
+        others: Others<'_>,
+        y: &mut [T],
+        step: Option<usize>,
+    ) -> Result<()> {
+        let x = |channels: usize| self.pixels::<T>(act.reads[0], others, channels);
+        match &act.what {
+            What::Copy { pixels, channels, .. } => {
+                let x = x(*channels)?;
+                self.share((y, step), (*pixels, *channels), |part| passes::copy(x, part));
             }
             What::Pick { pixels, of, channels } => {
                 let x = x(*of)?;
-                share(*pixels, channels.len(), y, &|part| passes::pick(x, channels, part));
+                self.share((y, step), (*pixels, channels.len()), |part| passes::pick(x, channels, part));
             }
             What::Repeat { from, to } => {
-                let (x, pixel) = self.read(act.reads[0], others)?;
+                let (x, pixel) = self.read::<T>(act.reads[0], others)?;
                 let last = from.last().copied().unwrap_or(0);
                 let len = from.iter().product::<usize>();
-                let x: Vec<f32> = match pixel {
+                let x: Vec<T> = match pixel {
                     Some(pixel) => x.chunks(pixel).take(len / last).flat_map(|pixel| &pixel[..last]).copied().collect(),
                     None => x[..len].to_vec(),
                 };
                 let repeated = sum::repeated(&x, from, to)?;
                 y[..repeated.len()].copy_from_slice(&repeated);
             }
+            _ => return Err(Failure::other("a step of a region computes elements of another type")),
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use convoke::Layout;
 
 use crate::layer::Packed;
+use crate::region::bytes::{Blend, ByteScale, Table};
+use crate::region::integers::IntegerLayer;
 use crate::region::unit::{Pool, Resize};
 
 /// A tensor of a region.
@@ -13,6 +15,24 @@ pub(crate) struct Tensor {
     pub(crate) channels: usize,
     pub(crate) layout: Layout,
     pub(crate) memory: Memory,
+    pub(crate) element: Element,
+}
+
+/// What a tensor is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    Float,
+    /// Without a sign: bytes that have one are flipped where they enter a region, and where they leave it.
+    Byte,
+}
+
+impl Element {
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Float => size_of::<f32>(),
+            Self::Byte => 1,
+        }
+    }
 }
 
 /// Where a tensor lies.
@@ -42,7 +62,14 @@ pub(crate) enum Work {
     Resize(Resize),
     Product,
     Slopes(Arc<[f32]>),
-    Copy,
+    /// Bytes through a table, if there is one.
+    Copy(Option<Arc<Table>>),
+    /// The same, into the layout of Y.
+    Reorder(Option<Arc<Table>>),
+    Integers(Arc<IntegerLayer>),
+    Blend(Blend),
+    Quantise(ByteScale),
+    Dequantise(ByteScale),
     /// Some channels.
     Pick(Arc<[usize]>),
     /// Nothing is left to do: what is written is where channels of what is read lie.

@@ -7,6 +7,7 @@ use convoke::{DType, Error, Geometry, Operator};
 use crate::api::Result;
 use crate::fusion::{Fusion, VERSION, is_of_channels};
 use crate::graph::{AttributeValue, Attributes, Node, Value};
+use crate::region::bytes::{Blend, ByteScale, Integers, Table};
 
 /// Nodes that are computed in one step.
 pub(crate) struct Unit<'g> {
@@ -27,10 +28,17 @@ pub(crate) enum Kind<'g> {
     Product,
     /// The number itself, or where it is negative the product with a slope, one for each channel.
     Slopes(Arc<[f32]>),
-    /// Channels of the inputs behind one another.
-    Concat,
+    /// Channels of the inputs behind one another, of which bytes may go through a table.
+    Concat(Vec<Option<Arc<Table>>>),
     /// Some channels of the input, for each output.
     Channels(Vec<Vec<usize>>),
+    /// A convolution of bytes.
+    Integers(Box<Integers<'g>>),
+    /// An entry for each byte.
+    Table(Arc<Table>),
+    Blend(Blend),
+    Quantise(ByteScale),
+    Dequantise(ByteScale),
 }
 
 impl<'g> Unit<'g> {
@@ -86,7 +94,8 @@ impl<'g> Unit<'g> {
                 for value in &inputs_of {
                     are_images &= is_image(*value)?;
                 }
-                (are_images && [1, 1 - rank].contains(&node.attributes()?.int("axis", 1))).then_some(Kind::Concat)
+                (are_images && [1, 1 - rank].contains(&node.attributes()?.int("axis", 1)))
+                    .then(|| Kind::Concat(vec![None; inputs_of.len()]))
             }
             "Split" => split(node, x, &outputs)?,
             "Slice" => slice(node, x, outputs[0])?,
@@ -118,9 +127,13 @@ pub(crate) fn channels(value: Value<'_>) -> Result<Option<usize>> {
 /// Whether a value is no constant, and one of floats or short floats with spatial axes and so many channels as are known.
 pub(crate) fn is_image(value: Value<'_>) -> Result<bool> {
     let dtype = value.tensor_type()?.and_then(|ty| ty.dtype());
-    let is_float = matches!(dtype, Some(DType::F32 | DType::F16));
+    Ok(matches!(dtype, Some(DType::F32 | DType::F16)) && has_channels(value)?)
+}
+
+/// Whether a value is no constant, and has spatial axes and so many channels as are known.
+pub(crate) fn has_channels(value: Value<'_>) -> Result<bool> {
     let has_axes = dims(value)?.is_some_and(|dims| dims.len() > 2);
-    Ok(is_float && has_axes && channels(value)?.is_some_and(|count| count > 0) && value.constant()?.is_none())
+    Ok(has_axes && channels(value)?.is_some_and(|count| count > 0) && value.constant()?.is_none())
 }
 
 /// Whether a value has one number for each channel of an image.
@@ -129,7 +142,7 @@ fn is_vector(value: Value<'_>) -> Result<bool> {
 }
 
 /// Whether `by` has one number for each channel of `x`, or may well have its shape.
-fn may_multiply(x: Value<'_>, by: Value<'_>) -> Result<bool> {
+pub(crate) fn may_multiply(x: Value<'_>, by: Value<'_>) -> Result<bool> {
     let (Some(of_x), Some(of_by)) = (x.tensor_type()?, by.tensor_type()?) else { return Ok(false) };
     let (Some(x_dims), Some(by_dims)) = (&of_x.dims, &of_by.dims) else { return Ok(false) };
     if x_dims.len() != by_dims.len() || x_dims[1] != by_dims[1] {

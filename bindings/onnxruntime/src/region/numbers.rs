@@ -1,0 +1,144 @@
+//! What operators compute of single numbers, for tables of bytes.
+
+use crate::graph::Attributes;
+
+/// Numbers for all bytes, or one for all of them.
+#[derive(Clone, Copy)]
+pub(crate) enum Operand<'a> {
+    Numbers(&'a [f32; 256]),
+    Constant(f32),
+    /// An input that is left out.
+    Missing,
+}
+
+/// Whether the operator computes each number of its output of one number of each input.
+pub(crate) fn is_known(op: &str) -> bool {
+    let inputs = [[Some(1.0), None, None], [Some(1.0); 3]];
+    inputs.into_iter().any(|inputs| compute(op, Parameters::default(), inputs).is_some())
+}
+
+/// What an operator computes for each byte. `None` if that is not known.
+pub(crate) fn of(
+    op: &str,
+    (attributes, since): (&Attributes, i64),
+    operands: &[Operand<'_>],
+) -> Option<Box<[f32; 256]>> {
+    let parameters = Parameters::of(op, attributes, since)?;
+    let mut all = Box::new([0.0; 256]);
+    for (byte, number) in all.iter_mut().enumerate() {
+        let mut inputs = [None; 3];
+        if operands.len() > inputs.len() {
+            return None;
+        }
+        for (input, operand) in inputs.iter_mut().zip(operands) {
+            *input = match operand {
+                Operand::Numbers(numbers) => Some(f64::from(numbers[byte])),
+                Operand::Constant(number) => Some(f64::from(*number)),
+                Operand::Missing => None,
+            };
+        }
+        *number = compute(op, parameters, inputs)? as f32;
+    }
+    Some(all)
+}
+
+/// The attributes of an operator.
+#[derive(Clone, Copy, Default)]
+struct Parameters {
+    alpha: f64,
+    beta: f64,
+    /// The bounds of a Clip that has no inputs for them.
+    bounds: Option<[f64; 2]>,
+}
+
+impl Parameters {
+    fn of(op: &str, attributes: &Attributes, since: i64) -> Option<Self> {
+        let [alpha, beta] = match op {
+            "HardSigmoid" => [0.2, 0.5],
+            "LeakyRelu" => [0.01, 0.0],
+            _ => [1.0, 0.0],
+        };
+        let float = |name: &str, default: f32| f64::from(attributes.float(name, default));
+        let bounds = (op == "Clip" && since < 11).then(|| [float("min", f32::MIN), float("max", f32::MAX)]);
+        // A Gelu by tanh is not the same function.
+        let is_other = matches!(attributes.string("approximate"), Some(way) if way != "none");
+        (!is_other).then(|| Self { alpha: float("alpha", alpha), beta: float("beta", beta), bounds })
+    }
+}
+
+/// Source: ONNX's specification of each operator.
+fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Option<f64>; 3]) -> Option<f64> {
+    let [Some(x), other, third] = inputs else { return None };
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+    Some(match (op, other) {
+        ("Add" | "Sum", Some(y)) => x + y,
+        ("Sub", Some(y)) => x - y,
+        ("Mul", Some(y)) => x * y,
+        ("Div", Some(y)) => x / y,
+        ("Max", Some(y)) => x.max(y),
+        ("Min", Some(y)) => x.min(y),
+        ("Pow", Some(y)) => x.powf(y),
+        ("PRelu", Some(slope)) => if x < 0.0 { x * slope } else { x },
+        ("Clip", least) => {
+            let [least, most] = bounds.unwrap_or([least.unwrap_or(f64::MIN), third.unwrap_or(f64::MAX)]);
+            x.max(least).min(most)
+        }
+        ("Identity", None) => x,
+        ("Abs", None) => x.abs(),
+        ("Neg", None) => -x,
+        ("Exp", None) => x.exp(),
+        ("Log", None) => x.ln(),
+        ("Sqrt", None) => x.sqrt(),
+        ("Reciprocal", None) => 1.0 / x,
+        ("Relu", None) => x.max(0.0),
+        ("LeakyRelu", None) => if x < 0.0 { x * alpha } else { x },
+        ("Elu", None) => if x < 0.0 { alpha * x.exp_m1() } else { x },
+        ("Sigmoid", None) => sigmoid(x),
+        ("HardSigmoid", None) => (alpha * x + beta).clamp(0.0, 1.0),
+        ("HardSwish", None) => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
+        ("Swish" | "com.microsoft.QuickGelu", None) => x * sigmoid(alpha * x),
+        ("Tanh", None) => x.tanh(),
+        ("Softplus", None) => softplus(x),
+        ("Softsign", None) => x / (1.0 + x.abs()),
+        ("Mish", None) => x * softplus(x).tanh(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_1(op: &str, operands: &[Operand<'_>]) -> Option<f32> {
+        of(op, (&Attributes::default(), 13), operands).map(|numbers| numbers[255])
+    }
+
+    #[test]
+    fn operators_compute_what_onnx_says() {
+        let x: [f32; 256] = std::array::from_fn(|byte| byte as f32 / 255.0 * 4.0 - 3.0);
+        let x = Operand::Numbers(&x);
+        for (op, expected) in [
+            ("Sigmoid", 0.731_058_6),
+            ("HardSigmoid", 0.7),
+            ("HardSwish", 2.0 / 3.0),
+            ("Tanh", 0.761_594_2),
+            ("Softplus", 1.313_261_7),
+            ("Softsign", 0.5),
+            ("Mish", 0.865_098_4),
+            ("Swish", 0.731_058_6),
+            ("Elu", 1.0),
+            ("Relu", 1.0),
+            ("Neg", -1.0),
+            ("Exp", std::f32::consts::E),
+        ] {
+            assert_eq!(at_1(op, &[x]), Some(expected), "{op}");
+        }
+        assert_eq!(at_1("Div", &[x, Operand::Constant(4.0)]), Some(0.25));
+        assert_eq!(at_1("Clip", &[x, Operand::Missing, Operand::Constant(0.5)]), Some(0.5));
+        assert_eq!(at_1("Clip", &[x]), Some(1.0));
+        for (op, operands) in [("Add", &[x][..]), ("Softmax", &[x]), ("Relu", &[]), ("Sum", &[x; 4])] {
+            assert_eq!(at_1(op, operands), None, "{op}");
+        }
+    }
+}
