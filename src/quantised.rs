@@ -313,6 +313,13 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         text
     }
 
+    /// Whether the CPU multiplies four bytes at a time for the layer, if the zero point of its weights is the middle of
+    /// their type. Otherwise pairs of values of 16 bits are multiplied, which takes twice as long or longer.
+    #[must_use]
+    pub fn has_byte_products(&self) -> bool {
+        self.methods.iter().any(|method| method.layer.unit() == Unit::Bytes)
+    }
+
     /// Bytes of workspace for a run with the number of threads that the plan was made for.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {

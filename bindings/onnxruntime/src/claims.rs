@@ -94,8 +94,10 @@ pub(crate) fn claims<'g>(
     let mut finder = Finder::new(nodes)?;
     let mut layers = Vec::new();
     let units = units_of_bytes(nodes, |node| !finder.is_taken(node))?;
+    let mut of_bytes = Vec::new();
     for unit in &units {
         finder.take(&unit.nodes);
+        of_bytes.extend(unit.convolution()?);
     }
     for &node in nodes {
         let found = match finder.layer(node)? {
@@ -135,6 +137,11 @@ pub(crate) fn claims<'g>(
     }
     let claims: Vec<_> = layers.rest().chain(others).collect();
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
+    for node in of_bytes.into_iter().filter(|node| !claimed.contains(node)) {
+        let reason =
+            "X and W are dequantised, and onnxruntime is estimated to compute it and what is around it in less time";
+        tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?;
+    }
     for layer in claims.iter().flat_map(Claim::layers) {
         for (node, reason) in layer.apart.iter().filter(|(node, _)| !claimed.contains(node)) {
             tell(Level::Verbose, *node, format!("is not part of {}: {reason}", layer.title()?))?;

@@ -330,7 +330,9 @@ impl<'g> Finder<'g> {
         };
         // onnxruntime makes an integer convolution of such a Conv, but only after this call.
         if op == "Conv" && self.dequantised.contains(&x.name()?) && self.dequantised.contains(&w.name()?) {
-            return Ok(Some(Err("X and W are dequantised, so onnxruntime can compute it in int8".into())));
+            return Ok(Some(Err(
+                "X and W are dequantised, by scales that are not constant or not one for each tensor or channel".into(),
+            )));
         }
         let mut layer = Fusion {
             node,

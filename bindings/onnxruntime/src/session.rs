@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use convoke::{Activation, DType, Element, Executor, Operator, Planner, Threads, Tuning, Workspace, f16};
+use convoke::{Activation, Conv, DType, Element, Executor, Operator, Planner, Threads, Tuning, Workspace, f16};
 
 use crate::api::{Failure, Level, Log, Result, lock};
 use crate::options::{Layout, Options};
@@ -116,6 +116,12 @@ impl Session {
         };
         lock(&self.estimates).insert(key, estimate);
         estimate
+    }
+
+    /// Whether the CPU multiplies bytes, as layers of integers are packed here.
+    pub(crate) fn has_byte_products(&self) -> bool {
+        let plan = self.planner().plan_quantised::<u8, i8, u8>(Conv::new([16, 16, 1]), &[1, 16, 16]);
+        plan.is_ok_and(|plan| plan.has_byte_products())
     }
 
     /// Threads that may compile at the same time. Layers are measured one at a time.

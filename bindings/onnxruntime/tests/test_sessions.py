@@ -122,7 +122,7 @@ from onnx import numpy_helper
 onnxruntime.set_default_logger_severity(2)
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), layout="first", log_level="verbose")
 onnxruntime.InferenceSession(small(), made)
-onnxruntime.InferenceSession(quantised(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions()))
+onnxruntime.InferenceSession(quantised(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), layout="first"))
 # A group that does not divide: onnxruntime's own shape inference lets it pass.
 graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], "odd", group=2)], "odd",
     [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],

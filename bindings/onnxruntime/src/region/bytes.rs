@@ -29,7 +29,7 @@ pub(crate) struct ByteScale {
 
 impl ByteScale {
     /// That of a QuantizeLinear or DequantizeLinear of tensors, whose numbers have one scale.
-    fn of(node: Node<'_>, bytes: Value<'_>) -> Result<Option<Self>> {
+    pub(crate) fn of(node: Node<'_>, bytes: Value<'_>) -> Result<Option<Self>> {
         let Some(flip) = bytes.tensor_type()?.and_then(|ty| ty.flip()) else { return Ok(None) };
         let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
         let zero = match node.input(2)? {
@@ -74,11 +74,21 @@ pub(crate) struct Integers<'g> {
     pub(crate) attributes: Attributes,
     pub(crate) w: Bytes<'g>,
     pub(crate) w_scale: Vec<f32>,
-    pub(crate) bias: Vec<f64>,
+    pub(crate) bias: Bias,
     pub(crate) x: ByteScale,
     /// None if Y is of floats.
     pub(crate) y: Option<ByteScale>,
     pub(crate) table: Option<Table>,
+}
+
+/// One for each output channel, or none.
+pub(crate) enum Bias {
+    /// With their scales: one, or one for each.
+    Sums {
+        sums: Vec<i32>,
+        scale: Vec<f32>,
+    },
+    Numbers(Vec<f32>),
 }
 
 /// Constant bytes and their zero points: one, or one for each output channel.
@@ -110,11 +120,12 @@ struct Dequantised<'g> {
     scale: ByteScale,
 }
 
-/// A QuantizeLinear that is all that reads its input.
+/// A QuantizeLinear that is all that reads its input, perhaps behind a clamp.
 struct Quantised<'g> {
-    node: Node<'g>,
+    nodes: Vec<Node<'g>>,
     bytes: Value<'g>,
     scale: ByteScale,
+    clamp: Option<Table>,
 }
 
 /// Finds the units of a graph.
@@ -198,9 +209,7 @@ pub(crate) fn conversions<'g>(
             "DequantizeLinear" if is_read && is_image_of_bytes(x)? && is_float(y)? => {
                 ByteScale::of(node, x)?.map(Kind::Dequantise)
             }
-            "QuantizeLinear"
-                if (is_read || computed.contains(&x.name()?)) && is_image_of_bytes(y)? && is_float(x)? =>
-            {
+            "QuantizeLinear" if (is_read || computed.contains(&x.name()?)) && is_image_of_bytes(y)? && is_float(x)? => {
                 ByteScale::of(node, y)?.map(Kind::Quantise)
             }
             _ => None,
@@ -215,7 +224,7 @@ fn of_node<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>, kind: Kind<'g>) -> Un
 }
 
 /// The operator without the domain of onnxruntime's own versions of Q and DQ.
-fn plain(op: &str) -> &str {
+pub(crate) fn plain(op: &str) -> &str {
     match op {
         "com.microsoft.QuantizeLinear" => "QuantizeLinear",
         "com.microsoft.DequantizeLinear" => "DequantizeLinear",
@@ -224,8 +233,12 @@ fn plain(op: &str) -> &str {
 }
 
 /// Whether a value is no constant, and has bytes, spatial axes, and so many channels as are known.
-fn is_image_of_bytes(value: Value<'_>) -> Result<bool> {
-    Ok(value.tensor_type()?.is_some_and(|ty| ty.flip().is_some()) && has_channels(value)?)
+pub(crate) fn is_image_of_bytes(value: Value<'_>) -> Result<bool> {
+    Ok(is_of_bytes(value)? && has_channels(value)?)
+}
+
+pub(crate) fn is_of_bytes(value: Value<'_>) -> Result<bool> {
+    Ok(value.tensor_type()?.is_some_and(|ty| ty.flip().is_some()))
 }
 
 fn is_float(value: Value<'_>) -> Result<bool> {
@@ -269,7 +282,8 @@ impl<'g> Finder<'g, '_> {
         if !is_it || !is_image_of_bytes(bytes)? {
             return Ok(None);
         }
-        Ok(ByteScale::of(node, bytes)?.map(|scale| Quantised { node, bytes, scale }))
+        let quantised = |scale| Quantised { nodes: vec![node], bytes, scale, clamp: None };
+        Ok(ByteScale::of(node, bytes)?.map(quantised))
     }
 
     /// A convolution of bytes.
@@ -283,7 +297,7 @@ impl<'g> Finder<'g, '_> {
         let Some((w_node, w, w_scale)) = self.weights(w, node, (&op, &attributes))? else { return Ok(None) };
         let mut nodes = vec![x.node, w_node];
         let bias = match node.input(2)? {
-            None => Vec::new(),
+            None => Bias::Numbers(Vec::new()),
             Some(bias) => match self.bias(bias, node, &mut nodes)? {
                 Some(bias) => bias,
                 None => return Ok(None),
@@ -294,9 +308,9 @@ impl<'g> Finder<'g, '_> {
         let (since, inputs) = (node.since_version()?, vec![x.bytes]);
         let mut layer = Integers { op, since, attributes, w, w_scale, bias, x: x.scale, y: None, table: None };
         let mut outputs = vec![end];
-        if let Some((quantised, behind, clamp)) = Self::clamped(end)? {
-            (layer.y, layer.table, outputs) = (Some(quantised.scale), clamp, vec![quantised.bytes]);
-            nodes.extend(behind);
+        if let Some(quantised) = Self::clamped(end)? {
+            (layer.y, layer.table, outputs) = (Some(quantised.scale), quantised.clamp, vec![quantised.bytes]);
+            nodes.extend(quantised.nodes);
         } else if !is_float(end)? || !has_channels(end)? {
             return Ok(None);
         }
@@ -305,11 +319,10 @@ impl<'g> Finder<'g, '_> {
         Ok(fits.then_some(Unit { nodes, inputs, outputs, kind, stands_alone: false }))
     }
 
-    /// What a value becomes that is quantised behind at most one clamp, with the nodes for that; and the clamp of bytes.
-    fn clamped(value: Value<'g>) -> Result<Option<(Quantised<'g>, Vec<Node<'g>>, Option<Table>)>> {
+    /// The same, behind at most one clamp.
+    fn clamped(value: Value<'g>) -> Result<Option<Quantised<'g>>> {
         if let Some(quantised) = Self::quantised(value)? {
-            let nodes = vec![quantised.node];
-            return Ok(Some((quantised, nodes, None)));
+            return Ok(Some(quantised));
         }
         let Some(clamp) = value.only_consumer()? else { return Ok(None) };
         let function = activation::of_node(clamp, value, DType::F32)?;
@@ -318,12 +331,12 @@ impl<'g> Finder<'g, '_> {
             Some(Activation::Clip { min, max }) => (min, max),
             _ => return Ok(None),
         };
-        let Some(quantised) = Self::quantised(clamp.output()?)? else { return Ok(None) };
+        let Some(mut quantised) = Self::quantised(clamp.output()?)? else { return Ok(None) };
         // Rounding to bytes keeps the order of numbers.
         let (least, most) = (quantised.scale.byte(min), quantised.scale.byte(max));
-        let table = std::array::from_fn(|byte| (byte as u8).max(least).min(most));
-        let nodes = vec![clamp, quantised.node];
-        Ok(Some((quantised, nodes, Some(table))))
+        quantised.clamp = Some(std::array::from_fn(|byte| (byte as u8).max(least).min(most)));
+        quantised.nodes.insert(0, clamp);
+        Ok(Some(quantised))
     }
 
     /// Constant bytes that a node reads as floats, and their scales: one, or one for each output channel.
@@ -359,9 +372,9 @@ impl<'g> Finder<'g, '_> {
     }
 
     /// Constant numbers, which may be dequantised.
-    fn bias(&self, value: Value<'g>, reader: Node<'g>, nodes: &mut Vec<Node<'g>>) -> Result<Option<Vec<f64>>> {
+    fn bias(&self, value: Value<'g>, reader: Node<'g>, nodes: &mut Vec<Node<'g>>) -> Result<Option<Bias>> {
         if let Some(numbers) = numbers_of(value)? {
-            return Ok(Some(numbers.into_iter().map(f64::from).collect()));
+            return Ok(Some(Bias::Numbers(numbers)));
         }
         let Some(node) = self.producer(value, "DequantizeLinear", reader)? else { return Ok(None) };
         let sums = node.input(0)?.map(Value::constant).transpose()?.flatten();
@@ -375,8 +388,7 @@ impl<'g> Finder<'g, '_> {
             return Ok(None);
         }
         nodes.push(node);
-        let scale_of = |m: usize| f64::from(scale[if scale.len() == 1 { 0 } else { m }]);
-        Ok(Some(sums.iter().enumerate().map(|(m, sum)| f64::from(*sum) * scale_of(m)).collect()))
+        Ok(Some(Bias::Sums { sums: sums.to_vec(), scale }))
     }
 
     /// The sum or product of two images, of which one may have a number for each channel.
@@ -390,10 +402,10 @@ impl<'g> Finder<'g, '_> {
         let both = [self.dequantised(one, node)?, self.dequantised(other, node)?];
         let [Some(one), Some(other)] = both else { return Ok(None) };
         let [one, other] = if may_multiply(one.bytes, other.bytes)? { [one, other] } else { [other, one] };
-        let Some((y, behind, clamp)) = Self::clamped(node.output()?)? else { return Ok(None) };
+        let Some(y) = Self::quantised(node.output()?)? else { return Ok(None) };
         let mut nodes = vec![one.node, other.node, node];
-        nodes.extend(behind);
-        if clamp.is_some() || !may_multiply(one.bytes, other.bytes)? || !self.are_free(&nodes) {
+        nodes.extend(y.nodes);
+        if !may_multiply(one.bytes, other.bytes)? || !self.are_free(&nodes) {
             return Ok(None);
         }
         let blend = Blend { op, of: [one.scale, other.scale], y: y.scale };
@@ -417,7 +429,7 @@ impl<'g> Finder<'g, '_> {
         }
         for value in unit.outputs {
             let Some(quantised) = Self::quantised(value)? else { return Ok(None) };
-            nodes.push(quantised.node);
+            nodes.extend(quantised.nodes);
             outputs.push(quantised.bytes);
             y.push(quantised.scale);
         }
@@ -506,7 +518,8 @@ impl<'g> Finder<'g, '_> {
         known: &HashMap<String, Vec<Function<'g>>>,
         all: &mut Vec<Function<'g>>,
     ) -> Result<()> {
-        let names = inputs.iter().map(|value| value.map_or(Ok(String::new()), Value::name)).collect::<Result<Vec<_>>>()?;
+        let names =
+            inputs.iter().map(|value| value.map_or(Ok(String::new()), Value::name)).collect::<Result<Vec<_>>>()?;
         let Some(first) = names.iter().find_map(|name| known.get(name)).filter(|_| numbers::is_known(op)) else {
             return Ok(());
         };
@@ -607,33 +620,67 @@ fn requantised(x: ByteScale, y: ByteScale) -> Table {
 }
 
 impl Integers<'_> {
-    /// The largest number of products of a sum that fits 32 bits, whatever the bytes are, beside a bias of half of that.
-    const MOST_PRODUCTS: i64 = (i32::MAX / 2 / 255 / 255) as i64;
-
     /// Whether convoke computes the layer, as far as that is known before a run.
     fn check(&self, x: Value<'_>) -> Result<bool> {
-        let w_dims = self.w.tensor.dims();
         let Ok(operator) = self.operator() else { return Ok(false) };
-        let products = w_dims.iter().product::<i64>() / w_dims.first().copied().unwrap_or(1).max(1);
-        let of_transposed = w_dims.first().copied().unwrap_or(0) * w_dims.iter().skip(2).product::<i64>();
-        let are_few = products.max(of_transposed) <= Self::MOST_PRODUCTS && products > 0;
         let shape = dims(x)?.and_then(|dims| dims.into_iter().collect::<Option<Vec<_>>>());
         let fits = shape.is_none_or(|shape| operator.geometry(&shape).is_ok());
-        Ok(are_few && fits && self.biases().is_some())
+        Ok(fits && self.sums_fit(&operator)?)
+    }
+
+    /// Whether all sums of an output fit 32 bits, whatever X is.
+    fn sums_fit(&self, operator: &convoke::Operator) -> Result<bool> {
+        let Some(biases) = self.biases() else { return Ok(false) };
+        let bytes = self.w.tensor.bytes()?.unwrap_or_default();
+        let (w_shape, group) = (operator.weight_shape(), self.attributes.int("group", 1).max(1) as usize);
+        let taps: usize = w_shape.iter().skip(2).product();
+        let is_conv = self.op == "Conv";
+        let (of_group, channels) =
+            if is_conv { (w_shape[0] / group, w_shape[0]) } else { (w_shape[1], w_shape[1] * group) };
+        if bytes.is_empty() || !(biases.is_empty() || biases.len() == channels) || channels == 0 {
+            return Ok(false);
+        }
+        let mut most: Vec<i64> =
+            (0..channels).map(|m| biases.get(m).map_or(0, |bias| i64::from(*bias).abs())).collect();
+        for (index, byte) in bytes.iter().enumerate() {
+            let (row, column) = (index / taps / w_shape[1], index / taps % w_shape[1]);
+            let m = if is_conv { row } else { row / (w_shape[0] / group).max(1) * of_group + column };
+            let zero = self.w.zero[if self.w.zero.len() == 1 { 0 } else { m % self.w.zero.len() }];
+            let value = i64::from(byte ^ self.w.flip) - i64::from(zero ^ self.w.flip);
+            most[m] += 255 * value.abs();
+        }
+        Ok(most.iter().all(|most| *most <= i64::from(i32::MAX)))
     }
 
     pub(crate) fn operator(&self) -> std::result::Result<convoke::Operator, convoke::Error> {
         convoke::Operator::from_attributes(&self.op, self.since, &self.attributes.for_convoke(), self.w.tensor.dims())
     }
 
-    /// The biases of the sums; `None` if they are large.
+    /// The biases of the sums; `None` if they do not fit these.
     pub(crate) fn biases(&self) -> Option<Vec<i32>> {
-        let scale_of = |m: usize| self.w_scale[if self.w_scale.len() == 1 { 0 } else { m }];
-        let of_channel = |(m, bias): (usize, &f64)| {
-            let sum = (bias / (f64::from(self.x.scale) * f64::from(scale_of(m)))).round_ties_even();
-            (sum.abs() < f64::from(i32::MAX / 2)).then_some(sum as i32)
-        };
-        let is_each = self.w_scale.len() == 1 || self.bias.is_empty() || self.bias.len() == self.w_scale.len();
-        if is_each { self.bias.iter().enumerate().map(of_channel).collect() } else { None }
+        let scale_of = |scales: &[f32], m: usize| f64::from(scales[if scales.len() == 1 { 0 } else { m }]);
+        match &self.bias {
+            Bias::Sums { sums, scale } => {
+                // Theirs is the scale of sums, but for how it was rounded.
+                let is_it = |m: usize| {
+                    let own = f64::from(self.x.scale) * scale_of(&self.w_scale, m);
+                    (scale_of(scale, m) - own).abs() <= 1e-3 * own
+                };
+                (self.fits(sums.len()) && (0..sums.len()).all(is_it)).then(|| sums.clone())
+            }
+            Bias::Numbers(numbers) if self.fits(numbers.len()) => {
+                let of_channel = |(m, number): (usize, &f32)| {
+                    let sum = f64::from(*number) / (f64::from(self.x.scale) * scale_of(&self.w_scale, m));
+                    (sum.abs() < f64::from(i32::MAX)).then_some(sum.round_ties_even() as i32)
+                };
+                numbers.iter().enumerate().map(of_channel).collect()
+            }
+            Bias::Numbers(_) => None,
+        }
+    }
+
+    /// Whether there is a scale for each of so many channels.
+    fn fits(&self, channels: usize) -> bool {
+        channels == 0 || matches!(self.w_scale.len(), 1) || self.w_scale.len() == channels
     }
 }

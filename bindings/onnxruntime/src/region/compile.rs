@@ -10,10 +10,10 @@ use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
 use crate::layer::{Inputs, Packed, Packing, PackingConstants, read_packed};
 use crate::region::Region;
+use crate::region::bytes::{ByteScale, Table};
 use crate::region::find::inputs;
-use crate::region::layouts::{Choice, FIRST, LAST, Layouts};
-use crate::region::bytes::Table;
 use crate::region::integers::IntegerLayer;
+use crate::region::layouts::{Choice, FIRST, LAST, Layouts};
 use crate::region::run::RegionLayer;
 use crate::region::steps::{Element, Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Kind, are_neighbours, channels, dims};
@@ -73,7 +73,10 @@ pub(crate) fn read<'g>(
             Kind::Integers(layer) => (Work::Integers(Arc::new(IntegerLayer::of(layer)?)), reads()?),
             Kind::Table(table) => (Work::Copy(Some(table.clone())), reads()?),
             Kind::Blend(blend) => (Work::Blend(blend.clone()), reads()?),
-            Kind::Quantise(scale) => (Work::Quantise(*scale), reads()?),
+            Kind::Quantise(scale) => {
+                tensors.add_quantised(unit.inputs[0], y, *scale)?;
+                continue;
+            }
             Kind::Dequantise(scale) => (Work::Dequantise(*scale), reads()?),
             Kind::Channels(picks) => {
                 let reads = reads()?;
@@ -96,12 +99,10 @@ pub(crate) fn read<'g>(
     }
     tensors.add_outputs(region)?;
     let Tensors { all, steps, .. } = tensors;
-    let tensors_steps: Vec<_> = steps.iter().map(|(r, x, y)| (match r { Reading::Layer(_) => "layer", Reading::Ready(w) => match w { Work::Layer(_) => "convert", Work::Pool(_) => "pool", Work::Resize(_)=>"resize", Work::Product=>"product", Work::Slopes(_)=>"slopes", Work::Copy(_)=>"copy", Work::Reorder(_)=>"reorder", Work::Integers(_)=>"integers", Work::Blend(_)=>"blend", Work::Quantise(_)=>"quantise", Work::Dequantise(_)=>"dequantise", Work::Pick(_)=>"pick", Work::View=>"view", Work::Join=>"join" } }, x.iter().map(|x| all[*x].channels).collect::<Vec<_>>(), all[*y].channels)).collect();
     session.log().write(Level::Verbose, || {
         let times =
             estimates.map(|[here, apart]| format!(", estimated at {here:.0} ns, with channels first at {apart:.0} ns"));
         let (nodes, steps) = (region.nodes().len(), steps.len());
-        if std::env::var_os("DBG").is_some() { for (r, x, y) in &tensors_steps { eprintln!("{r} {x:?} -> {y}"); } }
         format!("a region of {nodes} nodes: {steps} steps with channels last{}", times.unwrap_or_default())
     });
     let (session, dtype) = (session.clone(), region.dtype()?);
@@ -185,6 +186,20 @@ impl<'g> Tensors<'_, 'g> {
         let memory = if is_direct { Memory::Output(self.outputs[&y.name()?]) } else { Memory::Own };
         let y = self.add(y, y_layout, memory)?;
         self.steps.push((Reading::Layer(packing), reads, y));
+        Ok(())
+    }
+
+    /// Floats with channels first become bytes with channels first before these are moved.
+    fn add_quantised(&mut self, x: Value<'_>, y: Value<'_>, scale: ByteScale) -> Result<()> {
+        let [Some(x), None] = self.both(x)? else {
+            let (x, y) = (self.with(x, LAST)?, self.add(y, LAST, Memory::Own)?);
+            self.steps.push((Reading::Ready(Work::Quantise(scale)), vec![x], y));
+            return Ok(());
+        };
+        let bytes = self.push(self.all[x].channels, FIRST, Memory::Own, Element::Byte);
+        let y = self.add(y, LAST, Memory::Own)?;
+        self.steps.push((Reading::Ready(Work::Quantise(scale)), vec![x], bytes));
+        self.steps.push((Reading::Ready(Work::Reorder(None)), vec![bytes], y));
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use convoke::DType;
 use crate::api::Result;
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
-use crate::region::{bytes, moves};
 use crate::region::unit::{Kind, Unit, is_image};
+use crate::region::{bytes, moves};
 
 /// Units that are compiled into one node, in an order in which they can run.
 pub(crate) struct Region<'g> {
@@ -99,10 +99,10 @@ pub(crate) fn regions<'g>(
     }
     let mut regions = Vec::new();
     for units in by_group {
-        let has_layer = units.iter().any(|unit| unit.stands_alone || matches!(unit.kind, Kind::Integers(_)));
+        let has_layer = units.iter().any(|unit| unit.stands_alone);
         let is_one = has_layer && units.len() > 1;
         let region = Region { units };
-        if is_one && takes(&region)? {
+        if (is_one || region.is_quantised()) && takes(&region)? {
             regions.push(region);
         } else {
             rest.extend(region.units.into_iter().filter_map(|unit| match unit.kind {

@@ -17,6 +17,7 @@ pub(crate) struct IntegerLayer {
     w: Vec<i8>,
     w_zero: Vec<i8>,
     w_scale: Vec<f32>,
+    /// One for each output channel, or none.
     bias: Vec<i32>,
     x: ByteScale,
     y: Option<ByteScale>,
@@ -127,4 +128,3 @@ impl<Y: convoke::Quantised> Planned<Y> {
         })
     }
 }
-

@@ -10,6 +10,7 @@ use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
 use crate::layer::usual_shape;
 use crate::options;
+use crate::region::bytes::{Integers, is_of_bytes, plain};
 use crate::region::find::{Region, inputs};
 use crate::region::unit::{Kind, Unit, are_neighbours, channels, dims};
 use crate::session::Session;
@@ -33,6 +34,15 @@ pub(crate) struct Choice {
 /// Nanoseconds that onnxruntime takes to call a node.
 const CALL: f64 = 1000.0;
 
+/// Nanoseconds that it takes for an element of a node of bytes that is part of a table here.
+const PASS_OF_BYTES: f64 = 0.3;
+
+/// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear.
+fn calls(unit: &Unit<'_>) -> Result<usize> {
+    let ops = unit.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?;
+    Ok(ops.iter().filter(|op| plain(op) == "QuantizeLinear").count().max(1))
+}
+
 /// How large the estimate of a region may be, in proportion to that of its layers with channels first: these take a
 /// little longer in a network than alone.
 const MOST: f64 = 1.02;
@@ -50,7 +60,7 @@ impl Choice {
             there.insert(value.name()?, [true, false]);
         }
         let (outputs, dtype, shapes) = (Outputs::of(region)?, region.dtype()?, Shapes::of(region)?);
-        let (mut layouts, mut estimates) = (Vec::new(), Some([CALL, CALL * region.units.len() as f64]));
+        let (mut layouts, mut estimates) = (Vec::new(), Some([CALL, 0.0]));
         for unit in &region.units {
             let mut picked = [LAST; 2];
             if let Some(layer) = unit.layer() {
@@ -70,12 +80,20 @@ impl Choice {
                     mark(&mut there, residual, picked[1])?;
                 }
             }
+            let calls = calls(unit)?;
+            if let Kind::Integers(layer) = &unit.kind {
+                estimates = match (estimates, of_integers(session, layer, shapes.get(unit.inputs[0])?)) {
+                    (Some([here, apart]), Some([own, theirs])) => Some([here + own, apart + theirs]),
+                    _ => None,
+                };
+            }
             let computed = unit.outputs.iter().map(|value| shapes.get(*value)).collect::<Result<Option<Vec<_>>>>()?;
             let count = |shape: &Vec<usize>| shape.iter().map(|size| *size as f64).product::<f64>();
             let elements = computed.map(|shapes| shapes.into_iter().map(count).sum::<f64>());
             estimates = estimates.zip(elements).map(|([here, apart], elements)| {
                 let [own, theirs] = nanoseconds_an_element(&unit.kind);
-                [here + own * elements, apart + theirs * elements]
+                let passes = (calls - 1) as f64 * PASS_OF_BYTES;
+                [here + own * elements, apart + (theirs + passes) * elements + calls as f64 * CALL]
             });
             // Conversions that no layer has been asked for.
             let mut converted = Vec::new();
@@ -92,7 +110,7 @@ impl Choice {
                 }
             }
             for (value, to) in converted {
-                let cost = shapes.get(value)?.map(|shape| conversion(session, shape, to));
+                let cost = conversion_of(session, value, &shapes, to)?;
                 estimates = estimates.zip(cost).map(|([here, apart], cost)| [here + cost, apart]);
             }
             layouts.push(picked);
@@ -112,8 +130,9 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Channels(picks) if picks.iter().all(|channels| are_neighbours(channels)) => [0.0, 0.25],
         Kind::Channels(_) => [0.3, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
-        // Regions of bytes are not estimated.
-        Kind::Integers(_) | Kind::Table(_) | Kind::Blend(_) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
+        Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
+        Kind::Integers(_) | Kind::Table(_) => [PASS_OF_BYTES, 0.0],
+        Kind::Blend(_) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
 
@@ -137,8 +156,9 @@ pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<bo
     };
     match session.layout() {
         options::Layout::First => Ok(false),
-        _ if region.is_quantised() => Ok(true),
         options::Layout::Last => Ok(true),
+        // onnxruntime adds products of bytes in 16 bits there, which saturates, and is faster than exact sums.
+        options::Layout::Auto if region.is_quantised() && !session.has_byte_products() => Ok(false),
         options::Layout::Auto => estimated(),
     }
 }
@@ -242,6 +262,28 @@ fn conversion(session: &Session, shape: &[usize], to: Layout) -> f64 {
     let from = if to == FIRST { LAST } else { FIRST };
     let operator = sum::of_ones(shape[1], shape.len(), [from, to]);
     2.0 * session.estimate(DType::F32, operator, Activation::None, shape).unwrap_or(f64::INFINITY)
+}
+
+/// The same of a value, if its shape is known.
+fn conversion_of(session: &Session, value: Value<'_>, shapes: &Shapes, to: Layout) -> Result<Option<f64>> {
+    let Some(shape) = shapes.get(value)? else { return Ok(None) };
+    let elements: f64 = shape.iter().map(|size| *size as f64).product();
+    Ok(Some(if is_of_bytes(value)? { REORDERED_BYTE * elements } else { conversion(session, shape, to) }))
+}
+
+/// Nanoseconds for a byte that is moved to another layout.
+const REORDERED_BYTE: f64 = 0.5;
+/// How much faster a convolution of bytes is than one of floats, where the CPU multiplies bytes; and how much longer than
+/// here it takes in onnxruntime.
+const BYTES_BESIDE_FLOATS: f64 = 2.0;
+const BYTES_OF_ONNXRUNTIME: f64 = 1.15;
+
+/// The estimate of a convolution of bytes here, and of onnxruntime's nodes: it computes a ConvTranspose in floats.
+fn of_integers(session: &Session, layer: &Integers<'_>, x_shape: Option<&Vec<usize>>) -> Option<[f64; 2]> {
+    let operator = layer.operator().ok()?.layouts(LAST, LAST);
+    let floats = session.estimate(DType::F32, operator, Activation::None, x_shape?)?;
+    let own = floats / BYTES_BESIDE_FLOATS;
+    Some([own, if layer.op == "Conv" { own * BYTES_OF_ONNXRUNTIME } else { floats }])
 }
 
 /// The shapes of a region's values, or some that may well be: sizes that are unknown are taken for usual ones.

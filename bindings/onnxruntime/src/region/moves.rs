@@ -5,29 +5,45 @@
 
 use crate::api::Result;
 use crate::graph::{AttributeValue, Node, Value};
+use crate::region::bytes::{ByteScale, is_image_of_bytes, is_of_bytes};
 use crate::region::unit::{Kind, MOST_CHANNELS, Unit, dims, ints, is_image};
 
 /// Nodes that are followed from a Reshape on, at most.
 const MOST_NODES: usize = 16;
 
-/// The unit that begins with a node, if that and those behind it move channels alone.
+/// The unit that begins with a node, if that and those behind it move channels alone. In quantised graphs, each of them
+/// stands between a DequantizeLinear and a QuantizeLinear, all of one scale.
 pub(crate) fn unit<'g>(first: Node<'g>) -> Result<Option<Unit<'g>>> {
-    if first.op()? != "Reshape" {
-        return Ok(None);
-    }
     let Some(x) = first.input(0)? else { return Ok(None) };
+    let scale = match &*first.op()? {
+        "Reshape" => None,
+        "DequantizeLinear" => match first.output()?.only_consumer()? {
+            Some(next) if next.op()? == "Reshape" => ByteScale::of(first, x)?,
+            _ => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
     let known = dims(x)?.and_then(|dims| dims.into_iter().collect::<Option<Vec<_>>>());
     let Some(shape) = known.filter(|shape| is_countable(shape)) else { return Ok(None) };
-    if !is_image(x)? {
+    if !is_image(x)? && (scale.is_none() || !is_image_of_bytes(x)?) {
         return Ok(None);
     }
     let (mut nodes, mut outputs, mut picks) = (vec![first], Vec::new(), Vec::new());
     let mut open = vec![(x, View::of(&shape), first)];
     while let Some((value, view, node)) = open.pop() {
         let is_only_input = node.input(0)?.map(Value::name).transpose()? == Some(value.name()?);
-        let Some(moved) = view.behind(node)?.filter(|_| is_only_input) else { return Ok(None) };
+        let moved = match (scale, &*node.op()?) {
+            (Some(scale), "DequantizeLinear" | "QuantizeLinear") => {
+                let y = node.output()?;
+                let bytes = if is_of_bytes(y)? { y } else { value };
+                (ByteScale::of(node, bytes)? == Some(scale)).then(|| vec![(y, view)])
+            }
+            _ => view.behind(node)?,
+        };
+        let Some(moved) = moved.filter(|_| is_only_input) else { return Ok(None) };
         for (value, view) in moved {
-            if let Some(channels) = view.channels_of(&shape).filter(|channels| !channels.is_empty()) {
+            let is_end = scale.is_none() || is_of_bytes(value)?;
+            if let Some(channels) = view.channels_of(&shape).filter(|channels| is_end && !channels.is_empty()) {
                 outputs.push(value);
                 picks.push(channels);
                 continue;

@@ -79,7 +79,13 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         ("Max", Some(y)) => x.max(y),
         ("Min", Some(y)) => x.min(y),
         ("Pow", Some(y)) => x.powf(y),
-        ("PRelu", Some(slope)) => if x < 0.0 { x * slope } else { x },
+        ("PRelu", Some(slope)) => {
+            if x < 0.0 {
+                x * slope
+            } else {
+                x
+            }
+        }
         ("Clip", least) => {
             let [least, most] = bounds.unwrap_or([least.unwrap_or(f64::MIN), third.unwrap_or(f64::MAX)]);
             x.max(least).min(most)
@@ -92,8 +98,20 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         ("Sqrt", None) => x.sqrt(),
         ("Reciprocal", None) => 1.0 / x,
         ("Relu", None) => x.max(0.0),
-        ("LeakyRelu", None) => if x < 0.0 { x * alpha } else { x },
-        ("Elu", None) => if x < 0.0 { alpha * x.exp_m1() } else { x },
+        ("LeakyRelu", None) => {
+            if x < 0.0 {
+                x * alpha
+            } else {
+                x
+            }
+        }
+        ("Elu", None) => {
+            if x < 0.0 {
+                alpha * x.exp_m1()
+            } else {
+                x
+            }
+        }
         ("Sigmoid", None) => sigmoid(x),
         ("HardSigmoid", None) => (alpha * x + beta).clamp(0.0, 1.0),
         ("HardSwish", None) => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),

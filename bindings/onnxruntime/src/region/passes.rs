@@ -87,28 +87,30 @@ pub(crate) fn look_up(x: Pixels<'_, u8>, table: &Table, y: Part<'_, u8>) {
     );
 }
 
-/// Columns of Y that are reordered together: those of a cache line.
+/// Positions that are reordered together: those of a cache line.
 const BLOCK: usize = 64;
 
-/// Bytes from a layout into the other one, perhaps through a table. `y` begins with element `first` of Y: with a pixel
-/// where channels come last, and else with a channel.
+/// Bytes of whole images from a layout into the other one, perhaps through a table.
 pub(crate) fn reorder(
     x: &[u8],
     (channels, positions): (usize, usize),
     to: Layout,
-    first: usize,
     y: &mut [u8],
     table: Option<&Table>,
 ) {
-    // Rows of Y have one element of each row of X.
-    let (rows, row) = if to == Layout::ChannelsLast { (positions, channels) } else { (channels, positions) };
-    // Blocks of columns, so that cache lines of X serve many rows.
-    for column in (0..row).step_by(BLOCK) {
-        for (i, y) in y.chunks_exact_mut(row).enumerate() {
-            let at = first / row + i;
-            let x = &x[(at / rows * row + column) * rows + at % rows..];
-            for (y, x) in y[column..].iter_mut().take(BLOCK).zip(x.iter().step_by(rows)) {
-                *y = *x;
+    let image = channels * positions;
+    for (x, y) in x.chunks_exact(image).zip(y.chunks_exact_mut(image)) {
+        for begin in (0..positions).step_by(BLOCK) {
+            let count = BLOCK.min(positions - begin);
+            for c in 0..channels {
+                let (row, pixels) = (c * positions + begin, begin * channels + c);
+                if to == Layout::ChannelsLast {
+                    let y = y[pixels..].iter_mut().step_by(channels);
+                    y.zip(&x[row..row + count]).for_each(|(y, x)| *y = *x);
+                } else {
+                    let x = x[pixels..].iter().step_by(channels);
+                    y[row..row + count].iter_mut().zip(x).for_each(|(y, x)| *y = *x);
+                }
             }
         }
     }
@@ -125,13 +127,13 @@ pub(crate) fn blend_bytes(x: Pixels<'_, u8>, by: Pixels<'_, u8>, of_factors: usi
             (x, by, of_factors),
             y,
             #[inline(always)]
-            |x, by| scale.byte(one.number(x) + other.number(by)),
+            move |x, by| scale.byte(one.number(x) + other.number(by)),
         ),
         Blending::Product => for_each_pair(
             (x, by, of_factors),
             y,
             #[inline(always)]
-            |x, by| scale.byte(one.number(x) * other.number(by)),
+            move |x, by| scale.byte(one.number(x) * other.number(by)),
         ),
     }
 }
@@ -142,7 +144,7 @@ pub(crate) fn quantise(x: Pixels<'_>, scale: ByteScale, y: Part<'_, u8>) {
         (x, x, 1),
         y,
         #[inline(always)]
-        |x, _| scale.byte(x),
+        move |x, _| scale.byte(x),
     );
 }
 
@@ -152,7 +154,7 @@ pub(crate) fn dequantise(x: Pixels<'_, u8>, scale: ByteScale, y: Part<'_>) {
         (x, x, 1),
         y,
         #[inline(always)]
-        |x, _| scale.number(x),
+        move |x, _| scale.number(x),
     );
 }
 
@@ -161,20 +163,22 @@ pub(crate) fn dequantise(x: Pixels<'_, u8>, scale: ByteScale, y: Part<'_>) {
 fn for_each_pair<'a, X: Copy + 'a, Y>(
     (x, other, of_other): (Pixels<'a, X>, Pixels<'a, X>, usize),
     y: Part<'_, Y>,
-    of: impl Fn(X, X) -> Y,
+    of: impl Fn(X, X) -> Y + Copy,
 ) {
     let are_rows = of_other > 1 || [x.step, other.step, y.step] != [y.channels; 3];
     Arch::new().dispatch(
         #[inline(always)]
         || {
+            // In registers: bytes that are written may be anything else, for what the compiler knows.
+            let compute = of;
             if are_rows {
                 y.each(
                     #[inline(always)]
-                    |pixel, y| pairs(x.get(pixel), other.get(pixel / of_other), y, &of),
+                    |pixel, y| pairs(x.get(pixel), other.get(pixel / of_other), y, compute),
                 );
             } else {
                 let first = y.first * y.channels;
-                pairs(&x.elements[first..], &other.elements[first..], y.elements, &of);
+                pairs(&x.elements[first..], &other.elements[first..], y.elements, compute);
             }
         },
     );

@@ -5,16 +5,16 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
-use convoke::{DType, Layout, PackedWeights, Plan, f16};
+use convoke::{DType, PackedWeights, Plan, f16};
 use half::slice::HalfFloatSliceExt;
 use lru::LruCache;
 
 use crate::api::{Failure, Result, lock};
 use crate::graph;
 use crate::layer::{Layer, execute};
+use crate::region::integers::PlannedIntegers;
 use crate::region::passes::{self, Part, Pixels};
 use crate::region::program::{Act, Extent, Place, Program, What};
-use crate::region::integers::PlannedIntegers;
 use crate::region::steps::{Element, Memory, Step, Tensor};
 use crate::run::{Run, overlaps};
 use crate::session::{LINE, Session};
@@ -321,7 +321,9 @@ impl TensorsOfRun<'_> {
             }
             What::Blend { blend, pixels, channels, of_factors } => {
                 let (x, by) = (x(*channels)?, self.pixels(act.reads[1], others, *channels)?);
-                self.share((y, step), (*pixels, *channels), |part| passes::blend_bytes(x, by, *of_factors, blend, part));
+                self.share((y, step), (*pixels, *channels), |part| {
+                    passes::blend_bytes(x, by, *of_factors, blend, part);
+                });
             }
             What::Quantise { scale, pixels, channels } => {
                 let x = self.pixels(act.reads[0], others, *channels)?;
@@ -333,9 +335,8 @@ impl TensorsOfRun<'_> {
             }
             What::Reorder { channels, positions, to, table } => {
                 let (x, size) = (self.read(act.reads[0], others)?.0, (*channels, *positions));
-                let row = if *to == Layout::ChannelsLast { *channels } else { *positions };
-                self.run.share(self.session.threads(), row, y, |first, y| {
-                    passes::reorder(x, size, *to, first, y, table.as_deref());
+                self.run.share(self.session.threads(), channels * positions, y, |first, y| {
+                    passes::reorder(&x[first..], size, *to, y, table.as_deref());
                 });
             }
             _ => return self.fill_any(act, others, y, step),

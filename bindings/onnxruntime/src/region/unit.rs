@@ -56,6 +56,16 @@ impl<'g> Unit<'g> {
         if let Kind::Layer(layer) = &self.kind { Some(layer) } else { None }
     }
 
+    /// The node of a convolution of bytes.
+    pub(crate) fn convolution(&self) -> Result<Option<Node<'g>>> {
+        for node in self.nodes.iter().filter(|_| matches!(self.kind, Kind::Integers(_))) {
+            if node.op()?.starts_with("Conv") {
+                return Ok(Some(*node));
+            }
+        }
+        Ok(None)
+    }
+
     /// The unit of a node that is no layer; `None` if it is none.
     pub(crate) fn of(node: Node<'g>) -> Result<Option<Self>> {
         let (inputs, outputs) = (node.inputs()?, node.outputs()?);
