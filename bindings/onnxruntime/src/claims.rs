@@ -91,7 +91,26 @@ pub(crate) fn claims<'g>(
     takes: Takes<'_, 'g>,
     tell: &mut dyn FnMut(Level, Node<'g>, String) -> Result<()>,
 ) -> Result<Vec<Claim<'g>>> {
+    // A region of bytes is found anew in the graph of its fused node, of its own nodes alone. One that would not be is none.
+    let is_found_again = |region: &Region<'g>| -> Result<bool> {
+        let own: HashSet<_> = region.nodes().into_iter().collect();
+        let found = claims_of(nodes, |node| own.contains(&node), &|_| Ok(true), &mut |_, _, _| Ok(()))?;
+        Ok(matches!(&found[..], [Claim::Region(again)] if again.nodes().len() == own.len()))
+    };
+    let takes = |region: &Region<'g>| Ok(takes(region)? && (!region.is_quantised() || is_found_again(region)?));
+    claims_of(nodes, |_| true, &takes, tell)
+}
+
+/// The same, of some nodes.
+fn claims_of<'g>(
+    nodes: &[Node<'g>],
+    is_free: impl Fn(Node<'g>) -> bool,
+    takes: Takes<'_, 'g>,
+    tell: &mut dyn FnMut(Level, Node<'g>, String) -> Result<()>,
+) -> Result<Vec<Claim<'g>>> {
     let mut finder = Finder::new(nodes)?;
+    let others: Vec<_> = nodes.iter().copied().filter(|node| !is_free(*node)).collect();
+    finder.take(&others);
     let mut layers = Vec::new();
     let units = units_of_bytes(nodes, |node| !finder.is_taken(node))?;
     let mut of_bytes = Vec::new();
@@ -139,7 +158,7 @@ pub(crate) fn claims<'g>(
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
     for node in of_bytes.into_iter().filter(|node| !claimed.contains(node)) {
         let reason =
-            "X and W are dequantised, and onnxruntime is estimated to compute it and what is around it in less time";
+            "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes";
         tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?;
     }
     for layer in claims.iter().flat_map(Claim::layers) {
@@ -186,7 +205,7 @@ pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>], session: &Session) -> Result<
     // As the graph's claims were found; but a part of a graph may be estimated otherwise than as it was in all of it.
     let takes: [Takes<'_, 'g>; 3] = [&|region| is_worthwhile(session, region), &|_| Ok(false), &|_| Ok(true)];
     for takes in takes {
-        let mut found = claims(nodes, takes, &mut |_, _, _| Ok(()))?;
+        let mut found = claims_of(nodes, |_| true, takes, &mut |_, _, _| Ok(()))?;
         match (found.pop(), found.is_empty()) {
             (Some(claim), true) if claim.nodes().len() == nodes.len() => return Ok(claim),
             _ => {}

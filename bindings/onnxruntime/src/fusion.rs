@@ -331,7 +331,7 @@ impl<'g> Finder<'g> {
         // onnxruntime makes an integer convolution of such a Conv, but only after this call.
         if op == "Conv" && self.dequantised.contains(&x.name()?) && self.dequantised.contains(&w.name()?) {
             return Ok(Some(Err(
-                "X and W are dequantised, by scales that are not constant or not one for each tensor or channel".into(),
+                "X and W are dequantised, by scales, biases or weights that convoke does not take".into()
             )));
         }
         let mut layer = Fusion {

@@ -226,6 +226,69 @@ def test_halves_that_are_shuffled():
     check(graph.model([graph.quantised(y, 0.05)]), X)
 
 
+def gate(graph, foreign):
+    """A product with a tensor that a foreign node computes."""
+    q = graph.bytes(graph.conv(graph.quantised("x"), [6, 6, 3, 3], pads=[1, 1, 1, 1]), 0.08)
+    return graph.node("Mul", graph.floats(q), foreign(graph, q))
+
+
+EDGES = {
+    "foreign": lambda graph: gate(graph, lambda graph, q: graph.node("Sin", "x")),
+    "softmax": lambda graph: gate(graph, lambda graph, q: graph.node("Softmax", graph.floats(q), axis=1)),
+    "constant": lambda graph: gate(graph, lambda graph, q: graph.node("DequantizeLinear", graph.constant(graph.rng.integers(0, 256, [1, 6, 1, 1]).astype(np.uint8)), *graph.scale_of(0.01, 3))),
+    "quantised-constant": lambda graph: gate(graph, lambda graph, q: graph.quantised(graph.constant(graph.rng.uniform(-1, 1, [1, 6, 1, 1]).astype(np.float32)), 0.01, 100)),
+    "floats-in-concat": lambda graph: graph.node("Concat", "x", graph.conv(graph.quantised("x"), [6, 6, 3, 3], pads=[1, 1, 1, 1]), graph.conv(graph.quantised("x"), [5, 6, 3, 3], pads=[1, 1, 1, 1]), axis=1),
+    "floats": lambda graph: graph.node("Conv", graph.quantised(graph.node("Exp", graph.quantised(graph.node("Conv", graph.node("Sin", graph.conv(graph.quantised("x"), [6, 6, 3, 3])), graph.constant(image(4, 6, 1, 1))), 0.05)), 0.1, 3), graph.constant(image(2, 4, 1, 1))),
+}
+
+
+@pytest.mark.parametrize("layout", ["auto", "last"])
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_of_regions_within_a_graph(edge, layout):
+    graph = Graph()
+    model = prune(graph.model([EDGES[edge](graph)]))
+    for level in (NONE, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        got = session(model, level=level, layout=layout).run(None, X)[0]
+        wanted = run_plain(model, X, level=NONE)[0]
+        assert (np.abs(got - wanted) > 0.02 * np.abs(wanted).max()).mean() < 0.02
+
+
+REFUSED = {
+    "blocks": lambda graph: graph.node("Conv", graph.quantised("x"), graph.node("DequantizeLinear", graph.constant(graph.rng.integers(-90, 90, [12, 6, 1, 1]).astype(np.int8)), graph.constant(graph.rng.uniform(0.01, 0.1, [2, 6, 1, 1]).astype(np.float32)), graph.constant(np.zeros([2, 6, 1, 1], np.int8)), axis=0, block_size=6)),
+    "coarse-bias": lambda graph: graph.node("Conv", graph.quantised("x", 1.0), graph.node("DequantizeLinear", graph.constant(graph.rng.integers(-2, 2, [4, 6, 1, 1]).astype(np.int8)), graph.constant(np.float32(1)), graph.constant(np.int8(0))), graph.constant(np.float32([0.3, 0.4, -0.45, 0.1]))),
+    "scales": lambda graph: graph.node("Conv", graph.quantised("x"), graph.node("DequantizeLinear", graph.constant(graph.rng.integers(-2, 2, [4, 6, 1, 1]).astype(np.int8)), graph.constant(np.float32(3e38)), graph.constant(np.int8(0)))),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_what_sums_of_integers_are_not_is_left_to_onnxruntime(refused):
+    graph = Graph(opset=21)
+    model = graph.model([graph.quantised(REFUSED[refused](graph), 1e-3 if refused == "scales" else 0.05)])
+    made = session(model, level=NONE, layout="last")
+    assert layers(made) == []
+    assert np.array_equal(made.run(None, X)[0], run_plain(model, X, level=NONE)[0])
+
+
+@pytest.mark.parametrize("op", ["Sum", "Max", "Min"])
+def test_functions_of_three_operands(op):
+    graph = Graph()
+    q = graph.bytes(graph.conv(graph.quantised("x"), [9, 6, 3, 3]), 0.08)
+    operands = [graph.node("Neg", graph.floats(q)), graph.node("Identity", graph.floats(q)), graph.constant(np.float32(1.5))]
+    y = graph.conv(graph.quantised(graph.node(op, *operands), 0.08), [4, 9, 1, 1], x_scale=0.08)
+    model = graph.model([graph.quantised(y, 0.05)])
+    got, wanted = session(model, level=NONE, layout="last").run(None, X), run_plain(model, X, level=NONE)
+    assert np.abs(got[0] - wanted[0]).max() < 0.06
+
+
+def test_what_is_no_number_becomes_the_lowest_byte():
+    graph = Graph()
+    q = graph.bytes(graph.conv(graph.quantised("x"), [9, 6, 3, 3]), 0.08)
+    y = graph.bytes(graph.node("Relu", graph.node("Sqrt", graph.floats(q))), 0.02, 40)
+    model = graph.model([graph.floats(y)])
+    got, wanted = session(model, level=NONE, layout="last").run(None, X), run_plain(model, X, level=NONE)
+    assert np.abs(got[0] - wanted[0]).max() < 0.03
+
+
 def test_bytes_that_enter_and_leave():
     for kind in KINDS:
         graph = Graph(kind)

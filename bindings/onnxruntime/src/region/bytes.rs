@@ -134,11 +134,13 @@ struct Finder<'g, 'f> {
     /// The nodes that compute values, by the names of these.
     producers: HashMap<String, Node<'g>>,
     taken: HashSet<Node<'g>>,
+    of_constants: HashSet<String>,
 }
 
 /// The units of bytes of a graph, of nodes that are free.
 pub(crate) fn units<'g>(nodes: &[Node<'g>], is_free: impl Fn(Node<'g>) -> bool) -> Result<Vec<Unit<'g>>> {
-    let mut finder = Finder { nodes, producers: HashMap::new(), taken: HashSet::new() };
+    let mut finder =
+        Finder { nodes, producers: HashMap::new(), taken: HashSet::new(), of_constants: of_constants(nodes)? };
     for &node in nodes {
         if !is_free(node) {
             finder.taken.insert(node);
@@ -191,7 +193,7 @@ pub(crate) fn conversions<'g>(
     units: &[Unit<'g>],
     is_free: impl Fn(Node<'g>) -> bool,
 ) -> Result<Vec<Unit<'g>>> {
-    let (mut read, mut computed) = (HashSet::new(), HashSet::new());
+    let (mut read, mut computed, of_constants) = (HashSet::new(), HashSet::new(), of_constants(nodes)?);
     for unit in units {
         for value in &unit.inputs {
             read.insert(value.name()?);
@@ -206,10 +208,16 @@ pub(crate) fn conversions<'g>(
         let (Some(x), y) = (node.input(0)?, node.output()?) else { continue };
         let is_read = read.contains(&y.name()?);
         let kind = match plain(&op) {
+            _ if of_constants.contains(&x.name()?) => None,
             "DequantizeLinear" if is_read && is_image_of_bytes(x)? && is_float(y)? => {
                 ByteScale::of(node, x)?.map(Kind::Dequantise)
             }
-            "QuantizeLinear" if (is_read || computed.contains(&x.name()?)) && is_image_of_bytes(y)? && is_float(x)? => {
+            "QuantizeLinear"
+                if (is_read || computed.contains(&x.name()?))
+                    && is_image_of_bytes(y)?
+                    && is_float(x)?
+                    && has_channels(x)? =>
+            {
                 ByteScale::of(node, y)?.map(Kind::Quantise)
             }
             _ => None,
@@ -217,6 +225,45 @@ pub(crate) fn conversions<'g>(
         all.extend(kind.map(|kind| of_node(node, x, y, kind)));
     }
     Ok(all)
+}
+
+/// The names of bytes that are computed of constants. They become constants, which are no inputs of a fused node.
+fn of_constants(nodes: &[Node<'_>]) -> Result<HashSet<String>> {
+    let mut names = HashSet::new();
+    for node in nodes.iter() {
+        if plain(&node.op()?) == "QuantizeLinear"
+            && node.input(0)?.map(Value::constant).transpose()?.flatten().is_some()
+        {
+            names.insert(node.output()?.name()?);
+        }
+    }
+    Ok(names)
+}
+
+/// Leaves out conversions at the edge of a group of units: those to floats that no unit of it reads, and those to bytes of
+/// what it does not compute, unless it reads them.
+pub(crate) fn drop_edges(units: &mut Vec<Unit<'_>>) -> Result<()> {
+    let (mut read, mut computed) = (HashSet::new(), HashSet::new());
+    for unit in units.iter() {
+        for value in &unit.inputs {
+            read.insert(value.name()?);
+        }
+        for value in &unit.outputs {
+            computed.insert(value.name()?);
+        }
+    }
+    let mut stays = Vec::new();
+    for unit in units.iter() {
+        let (x, y) = (unit.inputs[0].name()?, unit.outputs[0].name()?);
+        stays.push(match unit.kind {
+            Kind::Dequantise(_) => read.contains(&y),
+            Kind::Quantise(_) => read.contains(&y) || computed.contains(&x),
+            _ => true,
+        });
+    }
+    let mut stays = stays.into_iter();
+    units.retain(|_| stays.next() == Some(true));
+    Ok(())
 }
 
 fn of_node<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>, kind: Kind<'g>) -> Unit<'g> {
@@ -266,7 +313,7 @@ impl<'g> Finder<'g, '_> {
     fn dequantised(&self, value: Value<'g>, reader: Node<'g>) -> Result<Option<Dequantised<'g>>> {
         let Some(node) = self.producer(value, "DequantizeLinear", reader)? else { return Ok(None) };
         let Some(bytes) = node.input(0)? else { return Ok(None) };
-        if !is_image_of_bytes(bytes)? || !is_float(value)? {
+        if self.of_constants.contains(&bytes.name()?) || !is_image_of_bytes(bytes)? || !is_float(value)? {
             return Ok(None);
         }
         Ok(ByteScale::of(node, bytes)?.map(|scale| Dequantised { node, bytes, scale }))
@@ -351,6 +398,7 @@ impl<'g> Finder<'g, '_> {
         let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
         let (Some(tensor), Some(scale), true) = (tensor, scale, is_float(value)?) else { return Ok(None) };
         let Some(flip) = tensor.flip() else { return Ok(None) };
+        let is_blocked = node.attributes()?.int("block_size", 0) != 0;
         let zero = match node.input(2)? {
             None => vec![0],
             Some(zero) => match zero.constant()?.map(|zero| zero.bytes()).transpose()?.flatten() {
@@ -365,7 +413,7 @@ impl<'g> Finder<'g, '_> {
         let is_each = axis == of_channels as i64 && (op == "Conv" || attributes.int("group", 1) == 1);
         let fits = |len: usize| len == 1 || (is_each && len == count);
         let are_scales = scale.iter().all(|scale| *scale > 0.0 && scale.is_finite());
-        if !fits(scale.len()) || !fits(zero.len()) || !are_scales {
+        if is_blocked || !fits(scale.len()) || !fits(zero.len()) || !are_scales {
             return Ok(None);
         }
         Ok(Some((node, Bytes { tensor, zero, flip }, scale)))
@@ -381,9 +429,13 @@ impl<'g> Finder<'g, '_> {
         let sums = sums.map(|tensor| tensor.sums()).transpose()?.flatten();
         let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
         let (Some(sums), Some(scale)) = (sums, scale) else { return Ok(None) };
-        let zeros = node.input(2)?.map(Value::constant).transpose()?.flatten();
-        let zeros = zeros.map(|tensor| tensor.sums()).transpose()?.flatten();
-        let is_plain = zeros.is_none_or(|zeros| zeros.iter().all(|zero| *zero == 0));
+        let is_plain = match node.input(2)? {
+            None => true,
+            Some(zeros) => match zeros.constant()?.map(|zeros| zeros.sums()).transpose()?.flatten() {
+                Some(zeros) => zeros.iter().all(|zero| *zero == 0),
+                None => false,
+            },
+        };
         if !is_plain || (scale.len() != 1 && scale.len() != sums.len()) {
             return Ok(None);
         }
@@ -459,6 +511,10 @@ impl<'g> Finder<'g, '_> {
             // From the byte that is furthest before it.
             for function in known.get(&y.name()?).into_iter().flatten().rev() {
                 let Numbers::Bytes(table) = &function.numbers else { continue };
+                // A constant of one number and more axes gives Y more, too.
+                if dims(function.root)?.map(|dims| dims.len()) != dims(y)?.map(|dims| dims.len()) {
+                    continue;
+                }
                 let Some(nodes) = self.between(function.root, node)?.filter(|nodes| self.are_free(nodes)) else {
                     continue;
                 };
@@ -625,7 +681,9 @@ impl Integers<'_> {
         let Ok(operator) = self.operator() else { return Ok(false) };
         let shape = dims(x)?.and_then(|dims| dims.into_iter().collect::<Option<Vec<_>>>());
         let fits = shape.is_none_or(|shape| operator.geometry(&shape).is_ok());
-        Ok(fits && self.sums_fit(&operator)?)
+        let y_scale = self.y.map_or(1.0, |y| y.scale);
+        let are_scales = self.w_scale.iter().all(|w| (self.x.scale * w / y_scale).is_finite());
+        Ok(fits && are_scales && self.sums_fit(&operator)?)
     }
 
     /// Whether all sums of an output fit 32 bits, whatever X is.
@@ -652,35 +710,52 @@ impl Integers<'_> {
         Ok(most.iter().all(|most| *most <= i64::from(i32::MAX)))
     }
 
+    /// Whether the zero points of W are the middle of its type.
+    pub(crate) fn is_centred(&self) -> bool {
+        self.w.zero.iter().all(|zero| zero ^ self.w.flip == 0x80)
+    }
+
+    pub(crate) fn is_depthwise(&self) -> bool {
+        self.w.tensor.dims().get(1) == Some(&1)
+    }
+
     pub(crate) fn operator(&self) -> std::result::Result<convoke::Operator, convoke::Error> {
         convoke::Operator::from_attributes(&self.op, self.since, &self.attributes.for_convoke(), self.w.tensor.dims())
     }
 
-    /// The biases of the sums; `None` if they do not fit these.
+    /// The biases of the sums; `None` if these would be others than those of the graph.
     pub(crate) fn biases(&self) -> Option<Vec<i32>> {
-        let scale_of = |scales: &[f32], m: usize| f64::from(scales[if scales.len() == 1 { 0 } else { m }]);
-        match &self.bias {
-            Bias::Sums { sums, scale } => {
-                // Theirs is the scale of sums, but for how it was rounded.
-                let is_it = |m: usize| {
-                    let own = f64::from(self.x.scale) * scale_of(&self.w_scale, m);
-                    (scale_of(scale, m) - own).abs() <= 1e-3 * own
-                };
-                (self.fits(sums.len()) && (0..sums.len()).all(is_it)).then(|| sums.clone())
-            }
-            Bias::Numbers(numbers) if self.fits(numbers.len()) => {
-                let of_channel = |(m, number): (usize, &f32)| {
-                    let sum = f64::from(*number) / (f64::from(self.x.scale) * scale_of(&self.w_scale, m));
-                    (sum.abs() < f64::from(i32::MAX)).then_some(sum.round_ties_even() as i32)
-                };
-                numbers.iter().enumerate().map(of_channel).collect()
-            }
-            Bias::Numbers(_) => None,
-        }
+        let len = match &self.bias {
+            Bias::Sums { sums, .. } => sums.len(),
+            Bias::Numbers(numbers) => numbers.len(),
+        };
+        let is_each = len == 0 || self.w_scale.len() == 1 || self.w_scale.len() == len;
+        if is_each { (0..len).map(|m| self.bias_of(m)).collect() } else { None }
     }
 
-    /// Whether there is a scale for each of so many channels.
-    fn fits(&self, channels: usize) -> bool {
-        channels == 0 || matches!(self.w_scale.len(), 1) || self.w_scale.len() == channels
+    /// The bias of a channel, as the sum that is nearest, unless Y would be rounded otherwise for it.
+    fn bias_of(&self, m: usize) -> Option<i32> {
+        let own = f64::from(self.x.scale) * of_channel(&self.w_scale, m);
+        let (number, sum) = match &self.bias {
+            Bias::Sums { sums, scale } => {
+                let scale = of_channel(scale, m);
+                let number = f64::from(sums[m]) * scale;
+                // A scale that was rounded to a float is that of the sums.
+                let is_own = (scale - own).abs() <= 1e-6 * own;
+                (number, if is_own { f64::from(sums[m]) } else { (number / own).round_ties_even() })
+            }
+            Bias::Numbers(numbers) => {
+                let number = f64::from(numbers[m]);
+                (number, (number / own).round_ties_even())
+            }
+        };
+        let step = self.y.map_or(0.01 * own, |y| 0.1 * f64::from(y.scale));
+        let is_near = (number - sum * own).abs() <= step.max(1e-6 * number.abs());
+        (is_near && sum.abs() <= f64::from(i32::MAX)).then_some(sum as i32)
     }
+}
+
+/// The scale of a channel, where one may be that of all.
+fn of_channel(scales: &[f32], m: usize) -> f64 {
+    f64::from(scales[if scales.len() == 1 { 0 } else { m }])
 }

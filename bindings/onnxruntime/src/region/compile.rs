@@ -219,8 +219,12 @@ impl<'g> Tensors<'_, 'g> {
         }
         for copy in copies {
             let (part, place) = (self.steps[copy].1[0], self.steps[copy].2);
-            // Convolutions of bytes have no other pixels between theirs.
-            if self.all[part].memory != Memory::Own || self.all[part].element == Element::Byte {
+            // Convolutions of bytes write pixels without gaps.
+            let is_of_integers = self
+                .steps
+                .iter()
+                .any(|(reading, _, y)| *y == part && matches!(reading, Reading::Ready(Work::Integers(_))));
+            if self.all[part].memory != Memory::Own || self.all[part].element == Element::Byte || is_of_integers {
                 continue;
             }
             self.all[part].memory = self.all[place].memory;

@@ -100,8 +100,10 @@ pub(crate) fn regions<'g>(
     let mut regions = Vec::new();
     for units in by_group {
         let has_layer = units.iter().any(|unit| unit.stands_alone);
-        let is_one = has_layer && units.len() > 1;
-        let region = Region { units };
+        let mut region = Region { units };
+        bytes::drop_edges(&mut region.units)?;
+        // Other units of bytes are found beside convolutions of bytes alone.
+        let is_one = has_layer && region.units.len() > 1 && !region.units.iter().any(Unit::is_of_bytes);
         if (is_one || region.is_quantised()) && takes(&region)? {
             regions.push(region);
         } else {

@@ -273,8 +273,8 @@ fn conversion_of(session: &Session, value: Value<'_>, shapes: &Shapes, to: Layou
 
 /// Nanoseconds for a byte that is moved to another layout.
 const REORDERED_BYTE: f64 = 0.5;
-/// How much faster a convolution of bytes is than one of floats, where the CPU multiplies bytes; and how much longer than
-/// here it takes in onnxruntime.
+/// How much faster a convolution of bytes is than one of floats, where the CPU multiplies bytes and the layer is no depthwise
+/// one; and how much longer than here it takes in onnxruntime.
 const BYTES_BESIDE_FLOATS: f64 = 2.0;
 const BYTES_OF_ONNXRUNTIME: f64 = 1.15;
 
@@ -282,8 +282,15 @@ const BYTES_OF_ONNXRUNTIME: f64 = 1.15;
 fn of_integers(session: &Session, layer: &Integers<'_>, x_shape: Option<&Vec<usize>>) -> Option<[f64; 2]> {
     let operator = layer.operator().ok()?.layouts(LAST, LAST);
     let floats = session.estimate(DType::F32, operator, Activation::None, x_shape?)?;
-    let own = floats / BYTES_BESIDE_FLOATS;
-    Some([own, if layer.op == "Conv" { own * BYTES_OF_ONNXRUNTIME } else { floats }])
+    let bytes = floats / BYTES_BESIDE_FLOATS;
+    Some(match () {
+        // onnxruntime computes it in floats.
+        () if layer.op != "Conv" => [bytes, floats],
+        // Others multiply values of 16 bits here.
+        () if !layer.is_centred() => [floats, bytes],
+        () if layer.is_depthwise() => [floats; 2],
+        () => [bytes, bytes * BYTES_OF_ONNXRUNTIME],
+    })
 }
 
 /// The shapes of a region's values, or some that may well be: sizes that are unknown are taken for usual ones.

@@ -13,7 +13,7 @@ pub(crate) enum Operand<'a> {
 
 /// Whether the operator computes each number of its output of one number of each input.
 pub(crate) fn is_known(op: &str) -> bool {
-    let inputs = [[Some(1.0), None, None], [Some(1.0); 3]];
+    let inputs = [[Some(1.0), None, None], [Some(1.0), Some(1.0), None]];
     inputs.into_iter().any(|inputs| compute(op, Parameters::default(), inputs).is_some())
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn of(
     (attributes, since): (&Attributes, i64),
     operands: &[Operand<'_>],
 ) -> Option<Box<[f32; 256]>> {
-    let parameters = Parameters::of(op, attributes, since)?;
+    let parameters = Parameters::of(op, attributes, since);
     let mut all = Box::new([0.0; 256]);
     for (byte, number) in all.iter_mut().enumerate() {
         let mut inputs = [None; 3];
@@ -52,23 +52,34 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn of(op: &str, attributes: &Attributes, since: i64) -> Option<Self> {
+    fn of(op: &str, attributes: &Attributes, since: i64) -> Self {
         let [alpha, beta] = match op {
             "HardSigmoid" => [0.2, 0.5],
             "LeakyRelu" => [0.01, 0.0],
+            "com.microsoft.QuickGelu" => [1.702, 0.0],
             _ => [1.0, 0.0],
         };
         let float = |name: &str, default: f32| f64::from(attributes.float(name, default));
         let bounds = (op == "Clip" && since < 11).then(|| [float("min", f32::MIN), float("max", f32::MAX)]);
-        // A Gelu by tanh is not the same function.
-        let is_other = matches!(attributes.string("approximate"), Some(way) if way != "none");
-        (!is_other).then(|| Self { alpha: float("alpha", alpha), beta: float("beta", beta), bounds })
+        Self { alpha: float("alpha", alpha), beta: float("beta", beta), bounds }
     }
 }
 
 /// Source: ONNX's specification of each operator.
 fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Option<f64>; 3]) -> Option<f64> {
     let [Some(x), other, third] = inputs else { return None };
+    // NaN stays NaN.
+    let larger = |x: f64, y: f64| if x < y || y.is_nan() { y } else { x };
+    let smaller = |x: f64, y: f64| if x > y || y.is_nan() { y } else { x };
+    if third.is_some() && op != "Clip" {
+        let first = compute(op, Parameters { alpha, beta, bounds }, [Some(x), other, None])?;
+        let is_of_many = matches!(op, "Sum" | "Max" | "Min");
+        return if is_of_many {
+            compute(op, Parameters { alpha, beta, bounds }, [Some(first), third, None])
+        } else {
+            None
+        };
+    }
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
     Some(match (op, other) {
@@ -76,8 +87,8 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         ("Sub", Some(y)) => x - y,
         ("Mul", Some(y)) => x * y,
         ("Div", Some(y)) => x / y,
-        ("Max", Some(y)) => x.max(y),
-        ("Min", Some(y)) => x.min(y),
+        ("Max", Some(y)) => larger(x, y),
+        ("Min", Some(y)) => smaller(x, y),
         ("Pow", Some(y)) => x.powf(y),
         ("PRelu", Some(slope)) => {
             if x < 0.0 {
@@ -88,7 +99,7 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         }
         ("Clip", least) => {
             let [least, most] = bounds.unwrap_or([least.unwrap_or(f64::MIN), third.unwrap_or(f64::MAX)]);
-            x.max(least).min(most)
+            smaller(larger(x, least), most)
         }
         ("Identity", None) => x,
         ("Abs", None) => x.abs(),
@@ -97,7 +108,7 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         ("Log", None) => x.ln(),
         ("Sqrt", None) => x.sqrt(),
         ("Reciprocal", None) => 1.0 / x,
-        ("Relu", None) => x.max(0.0),
+        ("Relu", None) => larger(x, 0.0),
         ("LeakyRelu", None) => {
             if x < 0.0 {
                 x * alpha
@@ -155,7 +166,14 @@ mod tests {
         assert_eq!(at_1("Div", &[x, Operand::Constant(4.0)]), Some(0.25));
         assert_eq!(at_1("Clip", &[x, Operand::Missing, Operand::Constant(0.5)]), Some(0.5));
         assert_eq!(at_1("Clip", &[x]), Some(1.0));
-        for (op, operands) in [("Add", &[x][..]), ("Softmax", &[x]), ("Relu", &[]), ("Sum", &[x; 4])] {
+        let ones = Operand::Constant(1.0);
+        assert_eq!(at_1("Sum", &[x, ones, ones]), Some(3.0));
+        assert_eq!(at_1("Max", &[ones, x, Operand::Constant(5.0)]), Some(5.0));
+        let roots = at_1("Sqrt", &[Operand::Constant(-1.0)]).unwrap();
+        assert!(at_1("Relu", &[Operand::Constant(roots)]).unwrap().is_nan(), "NaN stays");
+        for (op, operands) in
+            [("Add", &[x, ones, ones][..]), ("Add", &[x][..]), ("Softmax", &[x]), ("Relu", &[]), ("Sum", &[x; 4])]
+        {
             assert_eq!(at_1(op, operands), None, "{op}");
         }
     }

@@ -7,7 +7,7 @@ use convoke::{DType, Error, Geometry, Operator};
 use crate::api::Result;
 use crate::fusion::{Fusion, VERSION, is_of_channels};
 use crate::graph::{AttributeValue, Attributes, Node, Value};
-use crate::region::bytes::{Blend, ByteScale, Integers, Table};
+use crate::region::bytes::{Blend, ByteScale, Integers, Table, is_of_bytes};
 
 /// Nodes that are computed in one step.
 pub(crate) struct Unit<'g> {
@@ -54,6 +54,12 @@ impl<'g> Unit<'g> {
 
     pub(crate) fn layer(&self) -> Option<&Fusion<'g>> {
         if let Kind::Layer(layer) = &self.kind { Some(layer) } else { None }
+    }
+
+    /// Whether it computes with bytes, and not with floats alone.
+    pub(crate) fn is_of_bytes(&self) -> bool {
+        let values = self.inputs.iter().chain(&self.outputs);
+        values.clone().any(|value| matches!(is_of_bytes(*value), Ok(true)))
     }
 
     /// The node of a convolution of bytes.
