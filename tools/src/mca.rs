@@ -72,7 +72,7 @@ struct Target {
 struct Region {
     instructions: Vec<String>,
     resource_pressure_view: Pressure,
-    summary_view: Summary,
+    summary_view: Simulation,
 }
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ struct Usage {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Summary {
+struct Simulation {
     dispatch_width: f64,
     iterations: f64,
     total_cycles: f64,
