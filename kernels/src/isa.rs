@@ -91,6 +91,12 @@ impl Isa {
         }
     }
 
+    /// The more capable clusters of this architecture that are not available, each with the reason.
+    pub fn missing_above(self) -> impl Iterator<Item = (Self, Absence)> {
+        let above = Self::ALL.into_iter().filter(move |isa| *isa > self);
+        above.filter_map(|isa| Some((isa, isa.absence()?))).filter(|(_, absence)| *absence != Absence::Architecture)
+    }
+
     fn lacking(self) -> Vec<&'static str> {
         match self {
             Self::Portable | Self::Neon => Vec::new(),

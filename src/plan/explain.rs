@@ -13,8 +13,8 @@ use crate::units::{ByteCount, Count, Time};
 /// What the planner picked, and its verdict on each candidate.
 ///
 /// `{}` prints two lines: the layer, then the pick with its estimated time and its workspace.
-/// `{:#}` prints the whole: blocking, memory, the machine, the parts of the estimate, and for each
-/// other candidate of the operator why it was not picked.
+/// `{:#}` prints the whole: blocking, what this CPU or this build lacks for a better instruction set, memory, the
+/// machine, the parts of the estimate, and for each other candidate of the operator why it was not picked.
 ///
 /// ```
 /// use convoke::{Conv, Planner};
@@ -192,6 +192,9 @@ impl Explanation {
             Count(recipe.tasks, "task"),
             Count(self.threads, "thread")
         )?;
+        for (isa, absence) in self.machine.isa().missing_above() {
+            write!(f, "\n  without {isa}: {absence}")?;
+        }
         write!(f, "\n  packed weights {}, {}", ByteCount(self.packed_bytes), recipe.layout)?;
         write!(f, "\n  workspace of a thread: {}", recipe.scratch)?;
         write!(f, "\n  machine {}", self.machine)?;

@@ -1,6 +1,6 @@
 //! What plans and packed weights say of themselves.
 
-use convoke::{Algorithm, Conv, ConvTranspose, Geometry, Isa, Machine, Operator, Planner, Workspace};
+use convoke::{Absence, Algorithm, Conv, ConvTranspose, Geometry, Isa, Machine, Operator, Planner, Workspace};
 use convoke_tools::named;
 
 /// A layer that is shared among threads, with workspace and packed weights.
@@ -26,6 +26,18 @@ fn an_explanation_says_what_the_plan_is_and_prints_it() {
         assert!(!part.is_empty() && text.contains(part), "{part}\n{text}");
     }
     assert!(text.contains(&format!(" {} tasks for 3 threads\n", explanation.tasks())), "{text}");
+}
+
+/// Each better ISA of this architecture is available, or the text says what it would need.
+#[test]
+fn an_explanation_says_what_a_better_isa_would_need() {
+    let plan = Planner::new().isa(Isa::Portable).plan::<f32>(Conv::new([8, 4, 3, 3]), &[1, 4, 9, 9]).unwrap();
+    let text = format!("{:#}", plan.explain());
+    let found: Vec<_> = text.lines().filter(|line| line.starts_with("  without ")).collect();
+    let absent = Isa::ALL.into_iter().filter_map(|isa| Some((isa, isa.absence()?)));
+    let absent = absent.filter(|(_, absence)| *absence != Absence::Architecture);
+    let expected: Vec<_> = absent.map(|(isa, absence)| format!("  without {isa}: {absence}")).collect();
+    assert_eq!(found, expected);
 }
 
 /// Other operators' algorithms are in the verdicts, for programs, but not in the text.

@@ -214,6 +214,11 @@ impl Instruction {
         self.name() == "br" || self.name() == "jmp" && self.target.is_none()
     }
 
+    /// Whether it may jump to an address.
+    pub(crate) fn jumps(&self) -> bool {
+        self.target.is_some()
+    }
+
     /// The number of vector registers that a load fills. They come before the address.
     pub(crate) fn loaded_registers(&self) -> usize {
         let (registers, _) = self.operands().split_once('[').unwrap_or_default();

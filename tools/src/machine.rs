@@ -84,9 +84,12 @@ impl Machine {
         self.fma_peak.iter().map(line).collect()
     }
 
-    /// The headline and the limits, for the top of a table in lines of `width` characters.
+    /// The headline, the limits and what this CPU or this build lacks, for the top of a table in lines of `width`
+    /// characters.
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
-        self.headline().into_iter().chain(self.limits()).map(|line| wrapped(&line, width)).collect()
+        let missing = convoke::Isa::detect().missing_above();
+        let missing = missing.map(|(isa, absence)| format!("without {isa}: {absence}"));
+        self.headline().into_iter().chain(self.limits()).chain(missing).map(|line| wrapped(&line, width)).collect()
     }
 
     /// The machine, the setting and the versions of a measurement, one in each line.

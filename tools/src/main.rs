@@ -10,6 +10,7 @@ mod commands;
 mod cpu;
 mod interrupt;
 mod machine;
+mod mca;
 mod model;
 mod options;
 mod output;

@@ -14,6 +14,12 @@ set(_convoke_places PATHS "${_convoke_prefix}" PATH_SUFFIXES ${_convoke_multiarc
 find_path(_convoke_include convoke.h PATHS "${_convoke_prefix}" PATH_SUFFIXES include NO_CACHE NO_DEFAULT_PATH)
 find_library(_convoke_shared NAMES "${CMAKE_SHARED_LIBRARY_PREFIX}convoke${CMAKE_SHARED_LIBRARY_SUFFIX}"
     ${_convoke_places} NO_CACHE)
+# Windows loads a library by its own name, and links it by an import library.
+find_library(_convoke_import NAMES "${CMAKE_IMPORT_LIBRARY_PREFIX}convoke${CMAKE_IMPORT_LIBRARY_SUFFIX}"
+    ${_convoke_places} NO_CACHE)
+if(WIN32)
+    find_file(_convoke_shared convoke.dll ${_convoke_places} NO_CACHE)
+endif()
 find_library(_convoke_static NAMES "${CMAKE_STATIC_LIBRARY_PREFIX}convoke${CMAKE_STATIC_LIBRARY_SUFFIX}"
     ${_convoke_places} NO_CACHE)
 
@@ -39,6 +45,9 @@ if(_convoke_static AND NOT TARGET convoke::convoke_static)
     if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
         set_target_properties(convoke::convoke_static PROPERTIES
             INTERFACE_LINK_LIBRARIES "gcc_s;pthread;m;${CMAKE_DL_LIBS}")
+    elseif(WIN32)
+        set_target_properties(convoke::convoke_static PROPERTIES
+            INTERFACE_LINK_LIBRARIES "kernel32;ntdll;userenv;ws2_32;dbghelp")
     elseif(UNIX AND NOT APPLE)
         set_target_properties(convoke::convoke_static PROPERTIES
             INTERFACE_LINK_LIBRARIES "pthread;m;${CMAKE_DL_LIBS}")
@@ -51,6 +60,9 @@ if(NOT TARGET convoke::convoke)
         set_target_properties(convoke::convoke PROPERTIES
             IMPORTED_LOCATION "${_convoke_shared}"
             INTERFACE_INCLUDE_DIRECTORIES "${_convoke_include}")
+        if(WIN32)
+            set_target_properties(convoke::convoke PROPERTIES IMPORTED_IMPLIB "${_convoke_import}")
+        endif()
     elseif(_convoke_static)
         add_library(convoke::convoke INTERFACE IMPORTED)
         set_target_properties(convoke::convoke PROPERTIES INTERFACE_LINK_LIBRARIES convoke::convoke_static)

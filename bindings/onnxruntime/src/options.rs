@@ -67,8 +67,11 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // As many as onnxruntime's pool has by default.
-            threads: num_cpus::get_physical().clamp(1, MOST_THREADS),
+            // As many as onnxruntime's pool has by default, but no more than a container's quota lets run.
+            threads: std::thread::available_parallelism()
+                .map_or(MOST_THREADS, usize::from)
+                .min(num_cpus::get_physical())
+                .clamp(1, MOST_THREADS),
             accuracy: Accuracy::default(),
             isa: None,
             workspace_limit: usize::MAX,
@@ -160,6 +163,11 @@ mod tests {
     fn parse(entries: &[(&str, &str)]) -> std::result::Result<Options, String> {
         let entries = entries.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         Options::parse(&entries).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn no_more_threads_than_a_container_has() {
+        assert!(Options::default().threads <= std::thread::available_parallelism().unwrap().get());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::Verdict;
 use crate::assembly::{self, Function, Instruction, InstructionKind, Stack};
+use crate::mca::{self, Estimate, Loop};
 use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
@@ -38,6 +39,10 @@ pub(crate) struct DisasmArgs {
     /// is the one of the time when these tools were built
     #[arg(long)]
     readme: bool,
+    /// Print what LLVM's models of CPUs say of the loops: cycles of an iteration, share of the model's FMA peak,
+    /// and what bounds it. Nothing is checked then. The program is llvm-mca, version 19 or newer
+    #[arg(long, value_name = "PROGRAM")]
+    mca: Option<String>,
 }
 
 /// The page with the tables of micro-kernels of every ISA.
@@ -366,6 +371,12 @@ pub(crate) fn run(args: &DisasmArgs) -> Result<Verdict> {
     if args.readme {
         report.compare(README)?;
     }
+    if let Some(program) = &args.mca {
+        let models = report.models_tables(program)?;
+        show(|out| write!(out, "{models}"))?;
+        ensure!(!models.is_empty(), "{}: no loop of a micro-kernel found", args.file.display());
+        return Ok(Verdict::Good);
+    }
     show(|out| {
         write!(out, "{}\n{}", report.tiles_table(), report.kernels_table())?;
         if args.exceptions {
@@ -526,6 +537,9 @@ struct DisasmReport {
     families: BTreeMap<(Isa, String), (usize, usize, Counts)>,
     /// Kernels that use the stack or make calls.
     exceptions: BTreeMap<Name, Counts>,
+    /// Each kernel's inner loop with the most FMAs, and among these the longest, of those that have no jump but their
+    /// last instruction.
+    loops: BTreeMap<Name, Loop>,
     problems: Vec<String>,
 }
 
@@ -538,6 +552,11 @@ impl DisasmReport {
             function.inner_loops().into_iter().filter(|body| body.iter().any(|i| i.is_vector)).collect();
         if let Some(tile) = name.tile() {
             self.add_tile(name, &tile, &loops);
+        }
+        let straight = loops.iter().filter(|body| body.iter().filter(|i| i.jumps()).count() == 1);
+        if let Some(body) = straight.max_by_key(|body| (Counts::of(body).fmas, body.len())) {
+            let instructions = body.iter().map(|instruction| instruction.text.clone()).collect();
+            self.loops.insert(name.clone(), Loop { instructions, fmas: Counts::of(body).fmas });
         }
         let allowed = allowed(name);
         let mut worst = Counts::default();
@@ -645,19 +664,56 @@ impl DisasmReport {
         text
     }
 
-    /// NEON's tiles as kernels/README.md lists them: the tallest tile of each width, and those
-    /// with 24 accumulators.
+    /// The tallest tile of each width, and those with 24 accumulators.
+    fn tall_tiles(&self) -> impl Iterator<Item = (Isa, &Step)> {
+        self.tiles.iter().flat_map(|((isa, ..), row)| {
+            let tallest = row.keys().next_back();
+            let tall = row.iter().filter(move |(mr, step)| step.accumulators == 24 || Some(*mr) == tallest);
+            tall.map(|(_, step)| (*isa, step))
+        })
+    }
+
+    /// What the models of an ISA's CPUs say of its kernels that multiply or transform: of tiles, of the tall ones.
+    fn models_tables(&self, program: &str) -> Result<String> {
+        let mut text = String::new();
+        let tall: BTreeSet<_> = self.tall_tiles().map(|(isa, step)| (isa, step.kernel.as_str())).collect();
+        for (isa, cpus) in mca::MODELS {
+            let is_shown = |name: &Name| {
+                let (family, kernel) = name.path.split_once("::").and_then(|(_, path)| path.split_once("::"))?;
+                let is_known = ["gemm", "pixel", "depthwise", "grouped", "winograd"].contains(&family);
+                (is_known && (name.tile().is_none() || tall.contains(&(isa, kernel)))).then_some(())
+            };
+            let shown: Vec<_> =
+                self.loops.iter().filter(|(name, _)| name.isa == isa && is_shown(name).is_some()).collect();
+            if shown.is_empty() {
+                continue;
+            }
+            let loops: Vec<_> = shown.iter().map(|(_, body)| *body).collect();
+            let columns: Vec<_> =
+                cpus.iter().map(|cpu| mca::estimates(program, isa, cpu, &loops)).collect::<Result<_>>()?;
+            text += &format!("| {isa} | instructions | FMAs | {} |\n|---|---:|---:|", cpus.join(" | "));
+            text += &format!("{}\n", "---|".repeat(cpus.len()));
+            for (i, (name, body)) in shown.iter().enumerate() {
+                text += &format!("| `{}` | {} | {} |", name.path, body.instructions.len(), body.fmas);
+                for Estimate { cycles, share, bound } in columns.iter().map(|column| &column[i]) {
+                    text += &format!(" {cycles:.1}, {:.0} %, {bound} |", 100.0 * share);
+                }
+                text += "\n";
+            }
+            text += "\n";
+        }
+        Ok(text)
+    }
+
+    /// NEON's tiles as kernels/README.md lists them.
     fn neon_table(&self) -> String {
         let mut text = String::from(
             "| kernel | instructions | multiply-adds | share | for each register loaded |\n|---|---:|---:|---:|---:|\n",
         );
-        for (_, row) in self.tiles.iter().filter(|((isa, ..), _)| *isa == Isa::Neon) {
-            let tallest = row.keys().next_back();
-            for (_, step) in row.iter().filter(|(mr, step)| step.accumulators == 24 || Some(*mr) == tallest) {
-                let Step { kernel, instructions, fmas, loaded, .. } = step;
-                let (share, each) = (step.share(), *fmas as f64 / *loaded as f64);
-                text += &format!("| `{kernel}` | {instructions} | {fmas} | {share:.0} % | {each:.1} |\n");
-            }
+        for (_, step) in self.tall_tiles().filter(|(isa, _)| *isa == Isa::Neon) {
+            let Step { kernel, instructions, fmas, loaded, .. } = step;
+            let (share, each) = (step.share(), *fmas as f64 / *loaded as f64);
+            text += &format!("| `{kernel}` | {instructions} | {fmas} | {share:.0} % | {each:.1} |\n");
         }
         text
     }

@@ -220,6 +220,22 @@ pub(super) fn disasm_neon(cx: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Prints the table of docs/journal/mca.md: NEON's kernels, and on x86-64 its own.
+pub(super) fn mca(cx: &Context) -> Result<()> {
+    let (sh, triple) = (&cx.sh, "aarch64-unknown-linux-musl");
+    if !cx.has_target(triple) || !cx.has_packages(&["llvm-19"]) {
+        return Ok(());
+    }
+    let tool = disassembler(cx)?;
+    build_no_std(cx, &["--target", triple]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld").run()?;
+    build_no_std(cx, &[]).run()?;
+    for folder in [triple, ""] {
+        let program = cx.target.join(folder).join("no-std/convoke-no-std");
+        cmd!(sh, "{tool} disasm --mca llvm-mca-19 {program}").run()?;
+    }
+    Ok(())
+}
+
 /// The program of tests/no-std. Mangling `v0` gives the streaming passes names that say whose they are.
 /// All crates need it, because the compiler chooses the crate that a generic function is compiled in.
 fn build_no_std<'a>(cx: &'a Context, options: &[&str]) -> Cmd<'a> {

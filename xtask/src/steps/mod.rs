@@ -5,6 +5,7 @@ mod code;
 mod memory;
 mod pages;
 mod targets;
+mod windows;
 
 use anyhow::Result;
 
@@ -56,6 +57,9 @@ pub(crate) const STEPS: &[Step] = &[
     Step::by_name("bare", "bare metal and the browser compile", targets::bare),
     Step::by_name("disasm_neon", "the machine code of NEON's micro-kernels", code::disasm_neon),
     Step::by_name("big_endian", "s390x under qemu", targets::big_endian),
+    Step::by_name("windows", "Windows under wine", windows::windows),
+    Step::by_name("macos", "macOS compiles", targets::macos),
+    Step::by_name("mca", "what LLVM's models of CPUs say of the kernels' loops", code::mca),
     Step::by_name("wasm", "the kernels with WebAssembly's vectors", targets::wasm),
     Step::by_name("onnxruntime_wheel", "the provider's wheel as a user builds it", bindings::onnxruntime_wheel),
     Step::by_name("python_wheel", "the Python wheel as a user builds it", bindings::python_wheel),

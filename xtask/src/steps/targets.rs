@@ -6,12 +6,15 @@ use xshell::{Cmd, cmd};
 use super::code::{LIGHT, NO_STD};
 use crate::context::Context;
 
-/// AArch64; and the browser with vectors and bare metal of 32 bits, without std.
+/// AArch64; Windows, without tests; and the browser with vectors and bare metal of 32 bits, without std.
 pub(super) fn targets(cx: &Context) -> Result<()> {
-    let (sh, arm, browser) = (&cx.sh, "aarch64-unknown-linux-gnu", "wasm32-unknown-unknown");
-    if cx.has_target(arm) {
-        let crates = ["-pconvoke-kernels", "-pconvoke", "-pconvoke-tools", "-pconvoke-onnxruntime", "-pconvoke-capi"];
-        cmd!(sh, "cargo clippy --locked {crates...} --target {arm} -- -D warnings").run()?;
+    let (sh, browser) = (&cx.sh, "wasm32-unknown-unknown");
+    for triple in ["aarch64-unknown-linux-gnu", "x86_64-pc-windows-msvc"] {
+        if cx.has_target(triple) {
+            let crates =
+                ["-pconvoke-kernels", "-pconvoke", "-pconvoke-tools", "-pconvoke-onnxruntime", "-pconvoke-capi"];
+            cmd!(sh, "cargo clippy --locked {crates...} --target {triple} -- -D warnings").run()?;
+        }
     }
     if cx.has_target(browser) {
         cmd!(sh, "cargo check --locked -p convoke --no-default-features --target {browser}")
@@ -19,6 +22,28 @@ pub(super) fn targets(cx: &Context) -> Result<()> {
             .run()?;
     }
     bare_target(cx, "thumbv7em-none-eabihf")
+}
+
+/// The whole workspace for macOS.
+pub(super) fn macos(cx: &Context) -> Result<()> {
+    ["aarch64-apple-darwin", "x86_64-apple-darwin"].into_iter().try_for_each(|triple| whole_target(cx, triple))
+}
+
+/// Lints the whole workspace for a target. A crate of the benches compiles a file in C, which needs no header
+/// but the compiler's own.
+pub(super) fn whole_target(cx: &Context, triple: &str) -> Result<()> {
+    let sh = &cx.sh;
+    let compiler = if triple.contains("windows") { "gcc-mingw-w64-x86-64-posix" } else { "clang" };
+    if !cx.has_target(triple) || !cx.has_packages(&[compiler]) {
+        return Ok(());
+    }
+    let mut lint = cmd!(sh, "cargo clippy --locked --workspace --all-targets --target {triple} -- -D warnings");
+    if compiler == "clang" {
+        // No SDK is looked for if one is named.
+        lint = lint.env("SDKROOT", "/").env(format!("CC_{triple}"), "clang");
+        lint = lint.env(format!("CFLAGS_{triple}"), "-ffreestanding");
+    }
+    Ok(lint.run()?)
 }
 
 /// More of what has no std: AArch64's bare metal, the browser without vectors, and lints of the program
