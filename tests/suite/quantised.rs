@@ -36,13 +36,16 @@ macro_rules! test_byte {
 }
 test_byte!(u8 i8);
 
+/// Scales with a table, and what that makes of an output.
+type WithTable<X, Y> = (Scaled<X, Y>, Box<dyn Fn(Y) -> Y>);
+
 /// What an output must be.
 trait Expected: Quantised + PartialEq + Default {
     const ZERO_POINT: Self;
     fn expected(sum: i32, scale: f32) -> Self;
 
     /// Gives an output of bytes a table, by which the expected values go, too.
-    fn with_table<X: Byte>(scaled: Scaled<X, Self>, _: &mut Draw) -> (Scaled<X, Self>, Box<dyn Fn(Self) -> Self>) {
+    fn with_table<X: Byte>(scaled: Scaled<X, Self>, _: &mut Draw) -> WithTable<X, Self> {
         (scaled, Box::new(|y| y))
     }
 }
@@ -57,10 +60,7 @@ macro_rules! expected {
             }
 
             $(
-                fn with_table<X: Byte>(
-                    scaled: Scaled<X, Self>,
-                    draw: &mut Draw,
-                ) -> (Scaled<X, Self>, Box<dyn Fn(Self) -> Self>) {
+                fn with_table<X: Byte>(scaled: Scaled<X, Self>, draw: &mut Draw) -> WithTable<X, Self> {
                     let table: [Self; 256] = std::array::from_fn(|_| draw.byte());
                     (scaled.table(&table), Box::new(move |y| table[usize::from(y as $byte)]))
                 }
