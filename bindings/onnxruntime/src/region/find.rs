@@ -8,7 +8,7 @@ use crate::api::Result;
 use crate::fusion::{Finder, Fusion};
 use crate::graph::{Node, Value};
 use crate::region::unit::{Kind, Unit, is_image};
-use crate::region::{bytes, moves};
+use crate::region::{moves, quantised};
 
 /// Units that are compiled into one node, in an order in which they can run.
 pub(crate) struct Region<'g> {
@@ -88,7 +88,7 @@ pub(crate) fn regions<'g>(
             units.push(unit);
         }
     }
-    let conversions = bytes::conversions(nodes, &units, |node| !finder.is_taken(node))?;
+    let conversions = quantised::conversions(nodes, &units, |node| !finder.is_taken(node))?;
     units.extend(conversions);
     let parts = grouped(parts(nodes, units)?)?;
     let mut by_group: Vec<Vec<Unit<'g>>> = parts.iter().map(|_| Vec::new()).collect();
@@ -101,7 +101,7 @@ pub(crate) fn regions<'g>(
     for units in by_group {
         let has_layer = units.iter().any(|unit| unit.stands_alone);
         let mut region = Region { units };
-        bytes::drop_edges(&mut region.units)?;
+        quantised::drop_edges(&mut region.units)?;
         // Other units of bytes are found beside convolutions of bytes alone.
         let is_one = has_layer && region.units.len() > 1 && !region.units.iter().any(Unit::is_of_bytes);
         if (is_one || region.is_quantised()) && takes(&region)? {

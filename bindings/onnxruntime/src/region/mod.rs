@@ -3,8 +3,8 @@
 //!
 //! * [`find`](mod@find): which nodes are a region.
 //! * [`unit`](mod@unit): what its units compute, read from nodes; [`moves`](mod@moves): those that move channels alone.
-//! * [`bytes`](mod@bytes): units of quantised graphs; [`numbers`](mod@numbers): what operators compute of single numbers;
-//!   [`integers`](mod@integers): convolutions of bytes.
+//! * [`quantised`](mod@quantised): units of quantised graphs; [`bytes`](mod@bytes): bytes that stand for numbers;
+//!   [`numbers`](mod@numbers): what operators compute of single numbers; [`integers`](mod@integers): convolutions of bytes.
 //! * [`compile`](mod@compile): its steps, and which values share memory; [`steps`](mod@steps): what these are.
 //! * [`layouts`](mod@layouts): which layouts a layer reads and writes.
 //! * [`program`](mod@program): the steps for inputs of known shapes; [`passes`](mod@passes): how those that are no convolutions
@@ -19,11 +19,12 @@ mod moves;
 mod numbers;
 mod passes;
 mod program;
+mod quantised;
 mod run;
 mod steps;
 mod unit;
 
-pub(crate) use bytes::units as units_of_bytes;
 pub(crate) use compile::read;
 pub(crate) use find::{Region, Takes, regions};
 pub(crate) use layouts::is_worthwhile;
+pub(crate) use quantised::units as units_of_bytes;

@@ -5,7 +5,8 @@
 
 use crate::api::Result;
 use crate::graph::{AttributeValue, Node, Value};
-use crate::region::bytes::{ByteScale, is_image_of_bytes, is_of_bytes};
+use crate::region::bytes::{ByteScale, is_of_bytes};
+use crate::region::quantised::is_image_of_bytes;
 use crate::region::unit::{Kind, MOST_CHANNELS, Unit, dims, ints, is_image};
 
 /// Nodes that are followed from a Reshape on, at most.

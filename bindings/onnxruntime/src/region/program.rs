@@ -508,9 +508,9 @@ mod tests {
     #[test]
     fn tensors_share_memory_unless_an_act_needs_both() {
         // A chain with a residual of the first tensor, a large one in between, and two that are not of whole lines.
-        let tensors = [(32, 0, 3), (96, 0, 1), (96, 1, 2), (32, 2, 3), (8, 3, 4), (8, 3, 4), (8, 3, 4)];
+        let tensors = [(128, 0, 3), (384, 0, 1), (384, 1, 2), (128, 2, 3), (32, 3, 4), (32, 3, 4), (32, 3, 4)];
         let (ranges, len) = placed(needed(&tensors)).unwrap();
-        assert_eq!(len, 32 + 96 + 96);
+        assert_eq!(len, 128 + 384 + 384);
         for (i, a) in tensors.iter().enumerate() {
             assert_eq!((ranges[&i].start % LINE, ranges[&i].len()), (0, a.0));
             for (j, b) in tensors.iter().enumerate().filter(|(j, b)| i < *j && a.1 <= b.2 && b.1 <= a.2) {
@@ -523,8 +523,8 @@ mod tests {
     #[test]
     fn a_tensor_lies_in_a_gap_that_it_fits() {
         // The second and the third one are beside the first one, and leave a gap before the latter.
-        let (ranges, len) = placed(needed(&[(64, 0, 2), (48, 0, 0), (32, 0, 1), (16, 1, 1)])).unwrap();
-        assert_eq!(([0, 1, 2, 3].map(|i| ranges[&i].start), len), ([0, 64, 112, 64], 144));
+        let (ranges, len) = placed(needed(&[(256, 0, 2), (192, 0, 0), (128, 0, 1), (64, 1, 1)])).unwrap();
+        assert_eq!(([0, 1, 2, 3].map(|i| ranges[&i].start), len), ([0, 256, 448, 256], 576));
     }
 
     #[test]

@@ -1,0 +1,566 @@
+//! Units of quantised graphs: what nodes between DequantizeLinear and QuantizeLinear compute, as bytes.
+//!
+//! A convolution of bytes is one of integers. What else is computed of one byte alone is a table, however many nodes
+//! spell it: a SiLU of Sigmoid and Mul with quantised numbers between them, or another scale. Nodes that none of these
+//! units takes compute with floats, as in any other graph.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use convoke::{Activation, DType};
+
+use crate::activation;
+use crate::api::Result;
+use crate::graph::{Attributes, Node, Value};
+use crate::region::bytes::{Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, is_of_bytes, numbers_of, plain};
+use crate::region::numbers::{self, Operand};
+use crate::region::unit::{Kind, Unit, dims, has_channels, may_multiply};
+
+/// A value of floats that is dequantised, and is read by one node alone.
+struct Dequantised<'g> {
+    node: Node<'g>,
+    bytes: Value<'g>,
+    scale: ByteScale,
+}
+
+/// A QuantizeLinear that is all that reads its input, perhaps behind a clamp.
+struct Quantised<'g> {
+    nodes: Vec<Node<'g>>,
+    bytes: Value<'g>,
+    scale: ByteScale,
+    clamp: Option<Table>,
+}
+
+/// Finds the units of a graph.
+struct Finder<'g, 'f> {
+    nodes: &'f [Node<'g>],
+    /// The nodes that compute values, by the names of these.
+    producers: HashMap<String, Node<'g>>,
+    taken: HashSet<Node<'g>>,
+    of_constants: HashSet<String>,
+}
+
+/// The units of bytes of a graph, of nodes that are free.
+pub(crate) fn units<'g>(nodes: &[Node<'g>], is_free: impl Fn(Node<'g>) -> bool) -> Result<Vec<Unit<'g>>> {
+    let mut finder =
+        Finder { nodes, producers: HashMap::new(), taken: HashSet::new(), of_constants: of_constants(nodes)? };
+    for &node in nodes {
+        if !is_free(node) {
+            finder.taken.insert(node);
+        }
+        for value in node.outputs()?.into_iter().flatten() {
+            finder.producers.insert(value.name()?, node);
+        }
+    }
+    let mut units = Vec::new();
+    for &node in nodes {
+        units.extend(finder.layer(node)?.map(|unit| finder.take(unit)));
+    }
+    if units.is_empty() {
+        return Ok(units);
+    }
+    let tables = finder.tables()?;
+    for &node in nodes {
+        let unit = match finder.blend(node)? {
+            Some(unit) => Some(unit),
+            None => finder.moved(node)?,
+        };
+        units.extend(unit.map(|unit| finder.take(unit)));
+    }
+    for table in tables {
+        let Kind::Table(own) = &table.kind else { continue };
+        let x = table.inputs[0].name()?;
+        let is_read_here = |consumers: Vec<Node<'g>>| consumers.iter().all(|node| table.nodes.contains(node));
+        let mut behind = None;
+        for (i, unit) in units.iter().enumerate() {
+            let is_it = unit.outputs[0].name()? == x && unit.outputs[0].consumers()?.is_some_and(is_read_here);
+            if is_it && matches!(&unit.kind, Kind::Integers(layer) if layer.table.is_none()) {
+                behind = Some(i);
+            }
+        }
+        match behind.map(|i| &mut units[i]) {
+            Some(Unit { nodes, outputs, kind: Kind::Integers(layer), .. }) => {
+                layer.table = Some(**own);
+                nodes.extend(&table.nodes);
+                *outputs = table.outputs;
+            }
+            _ => units.push(table),
+        }
+    }
+    Ok(units)
+}
+
+/// QuantizeLinear and DequantizeLinear at the borders of units: they have a unit on one side at least.
+pub(crate) fn conversions<'g>(
+    nodes: &[Node<'g>],
+    units: &[Unit<'g>],
+    is_free: impl Fn(Node<'g>) -> bool,
+) -> Result<Vec<Unit<'g>>> {
+    let (mut read, mut computed, of_constants) = (HashSet::new(), HashSet::new(), of_constants(nodes)?);
+    for unit in units {
+        for value in &unit.inputs {
+            read.insert(value.name()?);
+        }
+        for value in &unit.outputs {
+            computed.insert(value.name()?);
+        }
+    }
+    let mut all = Vec::new();
+    for &node in nodes.iter().filter(|node| is_free(**node)) {
+        let op = node.op()?;
+        let (Some(x), y) = (node.input(0)?, node.output()?) else { continue };
+        let is_read = read.contains(&y.name()?);
+        let kind = match plain(&op) {
+            _ if of_constants.contains(&x.name()?) => None,
+            "DequantizeLinear" if is_read && is_image_of_bytes(x)? && is_float(y)? => {
+                ByteScale::of(node, x)?.map(Kind::Dequantise)
+            }
+            "QuantizeLinear"
+                if (is_read || computed.contains(&x.name()?))
+                    && is_image_of_bytes(y)?
+                    && is_float(x)?
+                    && has_channels(x)? =>
+            {
+                ByteScale::of(node, y)?.map(Kind::Quantise)
+            }
+            _ => None,
+        };
+        all.extend(kind.map(|kind| of_node(node, x, y, kind)));
+    }
+    Ok(all)
+}
+
+/// The names of bytes that are computed of constants. They become constants, which are no inputs of a fused node.
+fn of_constants(nodes: &[Node<'_>]) -> Result<HashSet<String>> {
+    let mut names = HashSet::new();
+    for node in nodes.iter() {
+        if plain(&node.op()?) == "QuantizeLinear"
+            && node.input(0)?.map(Value::constant).transpose()?.flatten().is_some()
+        {
+            names.insert(node.output()?.name()?);
+        }
+    }
+    Ok(names)
+}
+
+/// Leaves out conversions at the edge of a group of units: those to floats that no unit of it reads, and those to bytes of
+/// what it does not compute, unless it reads them.
+pub(crate) fn drop_edges(units: &mut Vec<Unit<'_>>) -> Result<()> {
+    let (mut read, mut computed) = (HashSet::new(), HashSet::new());
+    for unit in units.iter() {
+        for value in &unit.inputs {
+            read.insert(value.name()?);
+        }
+        for value in &unit.outputs {
+            computed.insert(value.name()?);
+        }
+    }
+    let mut stays = Vec::new();
+    for unit in units.iter() {
+        let (x, y) = (unit.inputs[0].name()?, unit.outputs[0].name()?);
+        stays.push(match unit.kind {
+            Kind::Dequantise(_) => read.contains(&y),
+            Kind::Quantise(_) => read.contains(&y) || computed.contains(&x),
+            _ => true,
+        });
+    }
+    let mut stays = stays.into_iter();
+    units.retain(|_| stays.next() == Some(true));
+    Ok(())
+}
+
+fn of_node<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>, kind: Kind<'g>) -> Unit<'g> {
+    Unit { nodes: vec![node], inputs: vec![x], outputs: vec![y], kind, stands_alone: false }
+}
+
+/// Whether a value is no constant, and has bytes, spatial axes, and so many channels as are known.
+pub(crate) fn is_image_of_bytes(value: Value<'_>) -> Result<bool> {
+    Ok(is_of_bytes(value)? && has_channels(value)?)
+}
+
+fn is_float(value: Value<'_>) -> Result<bool> {
+    Ok(value.tensor_type()?.and_then(|ty| ty.dtype()) == Some(DType::F32))
+}
+
+impl<'g> Finder<'g, '_> {
+    fn take(&mut self, unit: Unit<'g>) -> Unit<'g> {
+        self.taken.extend(&unit.nodes);
+        unit
+    }
+
+    fn are_free(&self, nodes: &[Node<'g>]) -> bool {
+        !nodes.iter().any(|node| self.taken.contains(node))
+    }
+
+    /// The node of an operator that computes a value, if `reader` alone reads that.
+    fn producer(&self, value: Value<'g>, op: &str, reader: Node<'g>) -> Result<Option<Node<'g>>> {
+        let Some(&node) = self.producers.get(&value.name()?) else { return Ok(None) };
+        let is_it = plain(&node.op()?) == op && value.only_consumer()? == Some(reader);
+        Ok(is_it.then_some(node))
+    }
+
+    /// The image of bytes that a node reads as floats.
+    fn dequantised(&self, value: Value<'g>, reader: Node<'g>) -> Result<Option<Dequantised<'g>>> {
+        let Some(node) = self.producer(value, "DequantizeLinear", reader)? else { return Ok(None) };
+        let Some(bytes) = node.input(0)? else { return Ok(None) };
+        if self.of_constants.contains(&bytes.name()?) || !is_image_of_bytes(bytes)? || !is_float(value)? {
+            return Ok(None);
+        }
+        Ok(ByteScale::of(node, bytes)?.map(|scale| Dequantised { node, bytes, scale }))
+    }
+
+    /// The image of bytes that a value becomes.
+    fn quantised(value: Value<'g>) -> Result<Option<Quantised<'g>>> {
+        let Some(node) = value.only_consumer()? else { return Ok(None) };
+        let is_it = plain(&node.op()?) == "QuantizeLinear"
+            && node.input(0)?.map(Value::name).transpose()? == Some(value.name()?)
+            && is_float(value)?;
+        let bytes = node.output()?;
+        if !is_it || !is_image_of_bytes(bytes)? {
+            return Ok(None);
+        }
+        let quantised = |scale| Quantised { nodes: vec![node], bytes, scale, clamp: None };
+        Ok(ByteScale::of(node, bytes)?.map(quantised))
+    }
+
+    /// A convolution of bytes.
+    fn layer(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        let op = node.op()?;
+        if !matches!(&*op, "Conv" | "ConvTranspose") {
+            return Ok(None);
+        }
+        let [Some(x), Some(w), ..] = node.inputs()?[..] else { return Ok(None) };
+        let (Some(x), attributes) = (self.dequantised(x, node)?, node.attributes()?) else { return Ok(None) };
+        let Some((w_node, w, w_scale)) = self.weights(w, node, (&op, &attributes))? else { return Ok(None) };
+        let mut nodes = vec![x.node, w_node];
+        let bias = match node.input(2)? {
+            None => Bias::Numbers(Vec::new()),
+            Some(bias) => match self.bias(bias, node, &mut nodes)? {
+                Some(bias) => bias,
+                None => return Ok(None),
+            },
+        };
+        nodes.push(node);
+        let end = node.output()?;
+        let (since, inputs) = (node.since_version()?, vec![x.bytes]);
+        let mut layer = Integers { op, since, attributes, w, w_scale, bias, x: x.scale, y: None, table: None };
+        let mut outputs = vec![end];
+        if let Some(quantised) = Self::clamped(end)? {
+            (layer.y, layer.table, outputs) = (Some(quantised.scale), quantised.clamp, vec![quantised.bytes]);
+            nodes.extend(quantised.nodes);
+        } else if !is_float(end)? || !has_channels(end)? {
+            return Ok(None);
+        }
+        let fits = self.are_free(&nodes) && layer.check(x.bytes)?;
+        let kind = Kind::Integers(Box::new(layer));
+        Ok(fits.then_some(Unit { nodes, inputs, outputs, kind, stands_alone: false }))
+    }
+
+    /// The same, behind at most one clamp.
+    fn clamped(value: Value<'g>) -> Result<Option<Quantised<'g>>> {
+        if let Some(quantised) = Self::quantised(value)? {
+            return Ok(Some(quantised));
+        }
+        let Some(clamp) = value.only_consumer()? else { return Ok(None) };
+        let function = activation::of_node(clamp, value, DType::F32)?;
+        let (min, max) = match function.and_then(|function| function.activation(DType::F32)) {
+            Some(Activation::Relu) => (0.0, f32::INFINITY),
+            Some(Activation::Clip { min, max }) => (min, max),
+            _ => return Ok(None),
+        };
+        let Some(mut quantised) = Self::quantised(clamp.output()?)? else { return Ok(None) };
+        // Rounding to bytes keeps the order of numbers.
+        let (least, most) = (quantised.scale.byte(min), quantised.scale.byte(max));
+        quantised.clamp = Some(std::array::from_fn(|byte| (byte as u8).max(least).min(most)));
+        quantised.nodes.insert(0, clamp);
+        Ok(Some(quantised))
+    }
+
+    /// Constant bytes that a node reads as floats, and their scales: one, or one for each output channel.
+    fn weights(
+        &self,
+        value: Value<'g>,
+        reader: Node<'g>,
+        (op, attributes): (&str, &Attributes),
+    ) -> Result<Option<(Node<'g>, Bytes<'g>, Vec<f32>)>> {
+        let Some(node) = self.producer(value, "DequantizeLinear", reader)? else { return Ok(None) };
+        let tensor = node.input(0)?.map(Value::constant).transpose()?.flatten();
+        let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
+        let (Some(tensor), Some(scale), true) = (tensor, scale, is_float(value)?) else { return Ok(None) };
+        let Some(flip) = tensor.flip() else { return Ok(None) };
+        let is_blocked = node.attributes()?.int("block_size", 0) != 0;
+        let zero = match node.input(2)? {
+            None => vec![0],
+            Some(zero) => match zero.constant()?.map(|zero| zero.bytes()).transpose()?.flatten() {
+                Some(zero) => zero.to_vec(),
+                None => return Ok(None),
+            },
+        };
+        let of_channels = usize::from(op == "ConvTranspose");
+        let count = tensor.dims().get(of_channels).map_or(0, |count| *count as usize);
+        let axis = node.attributes()?.int("axis", 1);
+        let axis = if axis < 0 { axis + tensor.dims().len() as i64 } else { axis };
+        let is_each = axis == of_channels as i64 && (op == "Conv" || attributes.int("group", 1) == 1);
+        let fits = |len: usize| len == 1 || (is_each && len == count);
+        let are_scales = scale.iter().all(|scale| *scale > 0.0 && scale.is_finite());
+        if is_blocked || !fits(scale.len()) || !fits(zero.len()) || !are_scales {
+            return Ok(None);
+        }
+        Ok(Some((node, Bytes { tensor, zero, flip }, scale)))
+    }
+
+    /// Constant numbers, which may be dequantised.
+    fn bias(&self, value: Value<'g>, reader: Node<'g>, nodes: &mut Vec<Node<'g>>) -> Result<Option<Bias>> {
+        if let Some(numbers) = numbers_of(value)? {
+            return Ok(Some(Bias::Numbers(numbers)));
+        }
+        let Some(node) = self.producer(value, "DequantizeLinear", reader)? else { return Ok(None) };
+        let sums = node.input(0)?.map(Value::constant).transpose()?.flatten();
+        let sums = sums.map(|tensor| tensor.sums()).transpose()?.flatten();
+        let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
+        let (Some(sums), Some(scale)) = (sums, scale) else { return Ok(None) };
+        let is_plain = match node.input(2)? {
+            None => true,
+            Some(zeros) => match zeros.constant()?.map(|zeros| zeros.sums()).transpose()?.flatten() {
+                Some(zeros) => zeros.iter().all(|zero| *zero == 0),
+                None => false,
+            },
+        };
+        if !is_plain || (scale.len() != 1 && scale.len() != sums.len()) {
+            return Ok(None);
+        }
+        nodes.push(node);
+        Ok(Some(Bias::Sums { sums: sums.to_vec(), scale }))
+    }
+
+    /// The sum or product of two images, of which one may have a number for each channel.
+    fn blend(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        let op = match &*node.op()? {
+            "Add" => Blending::Sum,
+            "Mul" => Blending::Product,
+            _ => return Ok(None),
+        };
+        let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(None) };
+        let both = [self.dequantised(one, node)?, self.dequantised(other, node)?];
+        let [Some(one), Some(other)] = both else { return Ok(None) };
+        let [one, other] = if may_multiply(one.bytes, other.bytes)? { [one, other] } else { [other, one] };
+        let Some(y) = Self::quantised(node.output()?)? else { return Ok(None) };
+        let mut nodes = vec![one.node, other.node, node];
+        nodes.extend(y.nodes);
+        if !may_multiply(one.bytes, other.bytes)? || !self.are_free(&nodes) {
+            return Ok(None);
+        }
+        let blend = Blend { op, of: [one.scale, other.scale], y: y.scale };
+        let (inputs, outputs) = (vec![one.bytes, other.bytes], vec![y.bytes]);
+        Ok(Some(Unit { nodes, inputs, outputs, kind: Kind::Blend(blend), stands_alone: false }))
+    }
+
+    /// A node that moves numbers, or takes the largest ones, of bytes.
+    fn moved(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        if self.taken.contains(&node) || !matches!(&*node.op()?, "Concat" | "MaxPool" | "Resize" | "Slice" | "Split") {
+            return Ok(None);
+        }
+        let Some(unit) = Unit::of(node)? else { return Ok(None) };
+        let (mut nodes, mut x, mut y) = (vec![node], Vec::new(), Vec::new());
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for value in unit.inputs {
+            let Some(dequantised) = self.dequantised(value, node)? else { return Ok(None) };
+            nodes.push(dequantised.node);
+            inputs.push(dequantised.bytes);
+            x.push(dequantised.scale);
+        }
+        for value in unit.outputs {
+            let Some(quantised) = Self::quantised(value)? else { return Ok(None) };
+            nodes.extend(quantised.nodes);
+            outputs.push(quantised.bytes);
+            y.push(quantised.scale);
+        }
+        let kind = match unit.kind {
+            Kind::Concat(_) => {
+                let y = y[0];
+                let table = |x: ByteScale| (x != y).then(|| Arc::new(requantised(x, y)));
+                Kind::Concat(x.into_iter().map(table).collect())
+            }
+            Kind::Resize(resize) if resize.is_linear() => return Ok(None),
+            kind if y.iter().all(|y| *y == x[0]) => kind,
+            _ => return Ok(None),
+        };
+        let fits = self.are_free(&nodes);
+        Ok(fits.then_some(Unit { nodes, inputs, outputs, kind, stands_alone: false }))
+    }
+
+    /// The units that compute something of one byte alone.
+    fn tables(&mut self) -> Result<Vec<Unit<'g>>> {
+        let known = self.functions()?;
+        let mut units = Vec::new();
+        for &node in self.nodes.iter().rev() {
+            if self.taken.contains(&node) || plain(&node.op()?) != "QuantizeLinear" {
+                continue;
+            }
+            let y = node.output()?;
+            // From the byte that is furthest before it.
+            for function in known.get(&y.name()?).into_iter().flatten().rev() {
+                let Numbers::Bytes(table) = &function.numbers else { continue };
+                // A constant of one number and more axes gives Y more, too.
+                if dims(function.root)?.map(|dims| dims.len()) != dims(y)?.map(|dims| dims.len()) {
+                    continue;
+                }
+                let Some(nodes) = self.between(function.root, node)?.filter(|nodes| self.are_free(nodes)) else {
+                    continue;
+                };
+                let (inputs, outputs, kind) = (vec![function.root], vec![y], Kind::Table(Arc::new(**table)));
+                units.push(self.take(Unit { nodes, inputs, outputs, kind, stands_alone: false }));
+                break;
+            }
+        }
+        Ok(units)
+    }
+
+    /// For each value, what it is of bytes before it, the nearest one first.
+    fn functions(&self) -> Result<HashMap<String, Vec<Function<'g>>>> {
+        let mut known: HashMap<String, Vec<Function<'g>>> = HashMap::new();
+        for &node in self.nodes.iter().filter(|node| !self.taken.contains(node)) {
+            let op = node.op()?;
+            let [Some(y)] = node.outputs()?[..] else { continue };
+            let (inputs, mut all) = (node.inputs()?, Vec::new());
+            let Some(&Some(x)) = inputs.first() else { continue };
+            match plain(&op) {
+                "DequantizeLinear" if is_image_of_bytes(x)? && is_float(y)? => {
+                    let Some(scale) = ByteScale::of(node, x)? else { continue };
+                    let identity = [Function { root: x, numbers: Numbers::Bytes(Box::new(identity())) }];
+                    for Function { root, numbers } in known.get(&x.name()?).map_or(&identity[..], |known| known) {
+                        if let Numbers::Bytes(table) = numbers {
+                            let numbers = Numbers::Floats(Box::new(table.map(|byte| scale.number(byte))));
+                            all.push(Function { root: *root, numbers });
+                        }
+                    }
+                }
+                "QuantizeLinear" if is_image_of_bytes(y)? && is_float(x)? => {
+                    let Some(scale) = ByteScale::of(node, y)? else { continue };
+                    all.push(Function { root: y, numbers: Numbers::Bytes(Box::new(identity())) });
+                    for Function { root, numbers } in known.get(&x.name()?).into_iter().flatten() {
+                        if let Numbers::Floats(floats) = numbers {
+                            let numbers = Numbers::Bytes(Box::new(floats.map(|number| scale.byte(number))));
+                            all.push(Function { root: *root, numbers });
+                        }
+                    }
+                }
+                op => self.compute(op, node, &inputs, &known, &mut all)?,
+            }
+            all.truncate(MOST_ROOTS);
+            if !all.is_empty() {
+                known.insert(y.name()?, all);
+            }
+        }
+        Ok(known)
+    }
+
+    /// What a node computes of functions of the same byte, and of constants.
+    fn compute(
+        &self,
+        op: &str,
+        node: Node<'g>,
+        inputs: &[Option<Value<'g>>],
+        known: &HashMap<String, Vec<Function<'g>>>,
+        all: &mut Vec<Function<'g>>,
+    ) -> Result<()> {
+        let names =
+            inputs.iter().map(|value| value.map_or(Ok(String::new()), Value::name)).collect::<Result<Vec<_>>>()?;
+        let Some(first) = names.iter().find_map(|name| known.get(name)).filter(|_| numbers::is_known(op)) else {
+            return Ok(());
+        };
+        let (attributes, since) = (node.attributes()?, node.since_version()?);
+        for Function { root, .. } in first {
+            let mut operands = Vec::new();
+            for (name, value) in names.iter().zip(inputs) {
+                let of_root = known.get(name).into_iter().flatten();
+                let mut of_root = of_root.filter(|function| function.root.name().ok() == root.name().ok());
+                operands.push(match (of_root.next(), value) {
+                    (Some(Function { numbers: Numbers::Floats(floats), .. }), _) => Operand::Numbers(floats),
+                    (None, None) => Operand::Missing,
+                    (None, Some(value)) => match self.constant_number(*value)? {
+                        Some(number) => Operand::Constant(number),
+                        None => break,
+                    },
+                    _ => break,
+                });
+            }
+            if operands.len() == inputs.len()
+                && let Some(floats) = numbers::of(op, (&attributes, since), &operands)
+            {
+                all.push(Function { root: *root, numbers: Numbers::Floats(floats) });
+            }
+        }
+        Ok(())
+    }
+
+    /// A constant that is one number, which may be dequantised.
+    fn constant_number(&self, value: Value<'g>) -> Result<Option<f32>> {
+        let is_one = |numbers: Vec<f32>| if let [number] = numbers[..] { Some(number) } else { None };
+        if value.constant()?.is_some() {
+            return Ok(numbers_of(value)?.and_then(is_one));
+        }
+        let Some(&node) = self.producers.get(&value.name()?) else { return Ok(None) };
+        let (Some(bytes), "DequantizeLinear") = (node.input(0)?, plain(&node.op()?)) else { return Ok(None) };
+        let Some((scale, tensor)) = ByteScale::of(node, bytes)?.zip(bytes.constant()?) else { return Ok(None) };
+        Ok(match tensor.bytes()? {
+            Some(&[byte]) => tensor.flip().map(|flip| scale.number(byte ^ flip)),
+            _ => None,
+        })
+    }
+
+    /// The nodes between a value and what a node computes, that node among them, if nothing else reads what lies between.
+    fn between(&self, root: Value<'g>, last: Node<'g>) -> Result<Option<Vec<Node<'g>>>> {
+        let (root, mut nodes, mut open) = (root.name()?, vec![last], vec![last]);
+        while let Some(node) = open.pop() {
+            for value in node.inputs()?.into_iter().flatten() {
+                if value.name()? == root || value.constant()?.is_some() {
+                    continue;
+                }
+                let Some(&producer) = self.producers.get(&value.name()?) else { return Ok(None) };
+                if !nodes.contains(&producer) {
+                    nodes.push(producer);
+                    open.push(producer);
+                }
+                if nodes.len() > MOST_NODES {
+                    return Ok(None);
+                }
+            }
+        }
+        for value in nodes[1..].iter().map(|node| node.output()) {
+            let Some(consumers) = value?.consumers()? else { return Ok(None) };
+            if !consumers.iter().all(|node| nodes.contains(node)) {
+                return Ok(None);
+            }
+        }
+        let place = |node: &Node<'g>| self.nodes.iter().position(|other| other == node);
+        nodes.sort_by_key(place);
+        Ok(Some(nodes))
+    }
+}
+
+/// Nodes that are one table, at most.
+const MOST_NODES: usize = 32;
+/// Bytes before a value that it is a function of, at most.
+const MOST_ROOTS: usize = 8;
+
+/// What a value is of a byte.
+struct Function<'g> {
+    root: Value<'g>,
+    numbers: Numbers,
+}
+
+/// For each byte.
+enum Numbers {
+    Floats(Box<[f32; 256]>),
+    Bytes(Box<Table>),
+}
+
+fn identity() -> Table {
+    std::array::from_fn(|byte| byte as u8)
+}
+
+/// Bytes of one scale as those of another one.
+fn requantised(x: ByteScale, y: ByteScale) -> Table {
+    std::array::from_fn(|byte| y.byte(x.number(byte as u8)))
+}
