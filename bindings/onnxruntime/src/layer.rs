@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
-use convoke::{Accuracy, Activation, Layout, Operator, PackedWeights, Plan, Planner, Threads};
+use convoke::{Accuracy, Activation, Layout, Operator, PackedWeights, Plan, Planner, Threads, Workspace};
 use lru::LruCache;
 
 use crate::api::{Failure, Level, Result, lock};
@@ -238,12 +238,22 @@ pub(crate) fn execute<'y, T: Scalar>(
     plan: &Plan<T>,
     what: convoke::Run<'_, 'y, T>,
 ) -> Result<&'y mut [T]> {
-    let pool = run.pool(plan.threads());
-    let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
-    session.with_workspace(|workspace| {
+    lend(session, run, plan.threads(), |workspace, threads| {
         workspace.grow_for(plan)?;
         Ok(plan.run(what.workspace(workspace).threads(threads))?)
     })
+}
+
+/// Lends a workspace of the session, and the threads of a run for work that is split for so many.
+pub(crate) fn lend<R>(
+    session: &Session,
+    run: Run,
+    count: usize,
+    body: impl FnOnce(&mut Workspace<'static>, Threads<'_>) -> Result<R>,
+) -> Result<R> {
+    let pool = run.pool(count);
+    let threads = if count > 1 { Threads::Executor(&pool) } else { Threads::Serial };
+    session.with_workspace(|workspace| body(workspace, threads))
 }
 
 /// A layer with its packed weights, wherever its tensors are.

@@ -330,11 +330,10 @@ def test_with_channels_first_bytes_are_left_to_onnxruntime():
     assert layers(session(model, layout="first")) == []
 
 
-def test_weights_that_run_alone_are_no_layers_of_bytes():
+def test_scales_that_are_inputs_are_left_to_onnxruntime():
     graph = Graph()
     y = graph.quantised(graph.conv(graph.quantised("x"), [9, 6, 3, 3]), 0.08)
     model = graph.model([y])
-    # A scale that is an input is not known before a run.
     scale = next(node.input[1] for node in model.graph.node if node.op_type == "QuantizeLinear")
     tensor = next(tensor for tensor in model.graph.initializer if tensor.name == scale)
     model.graph.initializer.remove(tensor)

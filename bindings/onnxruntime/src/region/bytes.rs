@@ -8,8 +8,6 @@ use crate::graph::{Attributes, Node, Tensor, Value};
 /// What bytes become.
 pub(crate) type Table = [u8; 256];
 
-const INTEGERS: f32 = 12_582_912.0;
-
 /// Byte b stands for `(b - zero) * scale`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ByteScale {
@@ -22,14 +20,8 @@ impl ByteScale {
     pub(crate) fn of(node: Node<'_>, bytes: Value<'_>) -> Result<Option<Self>> {
         let Some(flip) = bytes.tensor_type()?.and_then(|ty| ty.flip()) else { return Ok(None) };
         let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
-        let zero = match node.input(2)? {
-            None => Some(0),
-            Some(zero) => match zero.constant()?.map(|tensor| tensor.bytes()).transpose()?.flatten() {
-                Some(&[zero]) => Some(zero),
-                _ => None,
-            },
-        };
-        let (Some(&[scale]), Some(zero)) = (scale.as_deref(), zero) else { return Ok(None) };
+        let zero = zero_points(node)?;
+        let (Some(&[scale]), Some(&[zero])) = (scale.as_deref(), zero.as_deref()) else { return Ok(None) };
         Ok((scale > 0.0 && scale.is_finite()).then_some(Self { scale, zero: zero ^ flip }))
     }
 
@@ -41,6 +33,7 @@ impl ByteScale {
     /// The byte that is nearest to a number. Source: ONNX's specification of QuantizeLinear.
     #[inline(always)]
     pub(crate) fn byte(self, number: f32) -> u8 {
+        const INTEGERS: f32 = 12_582_912.0;
         let zero = f32::from(self.zero);
         let (least, most, steps) = (-zero, f32::from(u8::MAX) - zero, number / self.scale);
         // Comparisons and a sum, which are vectors' instructions: a number that is added to 1.5 * 2^23 is rounded to an
@@ -55,6 +48,13 @@ impl ByteScale {
 pub(crate) fn numbers_of(value: Value<'_>) -> Result<Option<Vec<f32>>> {
     let Some(tensor) = value.constant()?.filter(|tensor| tensor.dtype() == Some(DType::F32)) else { return Ok(None) };
     Ok(Some(tensor.elements::<f32>()?.to_vec()))
+}
+
+/// The zero points of a QuantizeLinear or DequantizeLinear, if they are constant bytes: one of 0 if they are left out.
+pub(crate) fn zero_points(node: Node<'_>) -> Result<Option<Vec<u8>>> {
+    let Some(zero) = node.input(2)? else { return Ok(Some(vec![0])) };
+    let bytes = zero.constant()?.map(|tensor| tensor.bytes()).transpose()?.flatten();
+    Ok(bytes.map(<[u8]>::to_vec))
 }
 
 /// A convolution whose X and W are bytes.
@@ -141,6 +141,11 @@ impl Integers<'_> {
         }
         let mut most: Vec<i64> =
             (0..channels).map(|m| biases.get(m).map_or(0, |bias| i64::from(*bias).abs())).collect();
+        // Nearly always so many products fit, whatever their factors are.
+        let products = (bytes.len() / channels) as i64 * 255 * 255;
+        if most.iter().all(|bias| bias + products <= i64::from(i32::MAX)) {
+            return Ok(true);
+        }
         for (index, byte) in bytes.iter().enumerate() {
             let (row, column) = (index / taps / w_shape[1], index / taps % w_shape[1]);
             let m = if is_conv { row } else { row / (w_shape[0] / group).max(1) * of_group + column };

@@ -10,7 +10,7 @@ use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
 use crate::layer::{Inputs, Packed, Packing, PackingConstants, read_packed};
 use crate::region::Region;
-use crate::region::bytes::{ByteScale, Table};
+use crate::region::bytes::{ByteScale, Table, is_of_bytes};
 use crate::region::find::inputs;
 use crate::region::integers::IntegerLayer;
 use crate::region::layouts::{Choice, FIRST, LAST, Layouts};
@@ -127,8 +127,8 @@ impl<'g> Tensors<'_, 'g> {
 
     fn add(&mut self, value: Value<'_>, layout: Layout, memory: Memory) -> Result<usize> {
         let count = channels(value)?.ok_or_else(|| Failure::other("a tensor without channels"))?;
-        let is_of_bytes = value.tensor_type()?.is_some_and(|ty| ty.flip().is_some());
-        let place = self.push(count, layout, memory, if is_of_bytes { Element::Byte } else { Element::Float });
+        let element = if is_of_bytes(value)? { Element::Byte } else { Element::Float };
+        let place = self.push(count, layout, memory, element);
         self.by_name.entry(value.name()?).or_default()[usize::from(layout == LAST)] = Some(place);
         Ok(place)
     }

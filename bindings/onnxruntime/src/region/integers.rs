@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use convoke::{Error, Layout, Operator, QuantisedPlan, QuantisedRun, QuantisedWeights, Scaled, Scales, Threads};
+use convoke::{Error, Layout, Operator, QuantisedPlan, QuantisedRun, QuantisedWeights, Scaled, Scales, Workspace};
 
 use crate::api::{Failure, Result, lock};
+use crate::layer::lend;
 use crate::region::bytes::{ByteScale, Integers, Table};
 use crate::run::Run;
 use crate::session::Session;
@@ -117,11 +118,9 @@ impl<Y: convoke::Quantised> Planned<Y> {
     /// Computes Y on the session's memory and the threads of a run.
     pub(crate) fn run(&self, session: &Session, run: Run, x: &[u8], y: &mut [Y]) -> Result<()> {
         let Self { plan, weights, scaled } = self;
-        let pool = run.pool(plan.threads());
-        let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
-        session.with_workspace(|workspace| {
+        lend(session, run, plan.threads(), |workspace, threads| {
             if workspace.bytes() < plan.workspace_bytes() {
-                *workspace = convoke::Workspace::with_bytes(plan.workspace_bytes())?;
+                *workspace = Workspace::with_bytes(plan.workspace_bytes())?;
             }
             plan.run(QuantisedRun::new(x, weights, scaled, y).workspace(workspace).threads(threads))?;
             Ok(())

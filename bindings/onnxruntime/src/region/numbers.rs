@@ -66,20 +66,17 @@ impl Parameters {
 }
 
 /// Source: ONNX's specification of each operator.
-fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Option<f64>; 3]) -> Option<f64> {
+fn compute(op: &str, parameters: Parameters, inputs: [Option<f64>; 3]) -> Option<f64> {
+    let Parameters { alpha, beta, bounds } = parameters;
     let [Some(x), other, third] = inputs else { return None };
+    if third.is_some() && op != "Clip" {
+        let first = compute(op, parameters, [Some(x), other, None]).filter(|_| matches!(op, "Sum" | "Max" | "Min"));
+        return compute(op, parameters, [Some(first?), third, None]);
+    }
     // NaN stays NaN.
     let larger = |x: f64, y: f64| if x < y || y.is_nan() { y } else { x };
     let smaller = |x: f64, y: f64| if x > y || y.is_nan() { y } else { x };
-    if third.is_some() && op != "Clip" {
-        let first = compute(op, Parameters { alpha, beta, bounds }, [Some(x), other, None])?;
-        let is_of_many = matches!(op, "Sum" | "Max" | "Min");
-        return if is_of_many {
-            compute(op, Parameters { alpha, beta, bounds }, [Some(first), third, None])
-        } else {
-            None
-        };
-    }
+    let leaky = |slope: f64| if x < 0.0 { x * slope } else { x };
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
     Some(match (op, other) {
@@ -90,13 +87,7 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         ("Max", Some(y)) => larger(x, y),
         ("Min", Some(y)) => smaller(x, y),
         ("Pow", Some(y)) => x.powf(y),
-        ("PRelu", Some(slope)) => {
-            if x < 0.0 {
-                x * slope
-            } else {
-                x
-            }
-        }
+        ("PRelu", Some(slope)) => leaky(slope),
         ("Clip", least) => {
             let [least, most] = bounds.unwrap_or([least.unwrap_or(f64::MIN), third.unwrap_or(f64::MAX)]);
             smaller(larger(x, least), most)
@@ -109,13 +100,7 @@ fn compute(op: &str, Parameters { alpha, beta, bounds }: Parameters, inputs: [Op
         ("Sqrt", None) => x.sqrt(),
         ("Reciprocal", None) => 1.0 / x,
         ("Relu", None) => larger(x, 0.0),
-        ("LeakyRelu", None) => {
-            if x < 0.0 {
-                x * alpha
-            } else {
-                x
-            }
-        }
+        ("LeakyRelu", None) => leaky(alpha),
         ("Elu", None) => {
             if x < 0.0 {
                 alpha * x.exp_m1()

@@ -12,7 +12,9 @@ use convoke::{Activation, DType};
 use crate::activation;
 use crate::api::Result;
 use crate::graph::{Attributes, Node, Value};
-use crate::region::bytes::{Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, is_of_bytes, numbers_of, plain};
+use crate::region::bytes::{
+    Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, is_of_bytes, numbers_of, plain, zero_points,
+};
 use crate::region::numbers::{self, Operand};
 use crate::region::unit::{Kind, Unit, dims, has_channels, may_multiply};
 
@@ -96,15 +98,7 @@ pub(crate) fn conversions<'g>(
     units: &[Unit<'g>],
     is_free: impl Fn(Node<'g>) -> bool,
 ) -> Result<Vec<Unit<'g>>> {
-    let (mut read, mut computed, of_constants) = (HashSet::new(), HashSet::new(), of_constants(nodes)?);
-    for unit in units {
-        for value in &unit.inputs {
-            read.insert(value.name()?);
-        }
-        for value in &unit.outputs {
-            computed.insert(value.name()?);
-        }
-    }
+    let ([read, computed], of_constants) = (read_and_computed(units)?, of_constants(nodes)?);
     let mut all = Vec::new();
     for &node in nodes.iter().filter(|node| is_free(**node)) {
         let op = node.op()?;
@@ -130,6 +124,13 @@ pub(crate) fn conversions<'g>(
     Ok(all)
 }
 
+/// The names of what units read, and of what they compute.
+fn read_and_computed(units: &[Unit<'_>]) -> Result<[HashSet<String>; 2]> {
+    let read = units.iter().flat_map(|unit| &unit.inputs).map(|value| value.name()).collect::<Result<_>>()?;
+    let computed = units.iter().flat_map(|unit| &unit.outputs).map(|value| value.name()).collect::<Result<_>>()?;
+    Ok([read, computed])
+}
+
 /// The names of bytes that are computed of constants. They become constants, which are no inputs of a fused node.
 fn of_constants(nodes: &[Node<'_>]) -> Result<HashSet<String>> {
     let mut names = HashSet::new();
@@ -146,15 +147,7 @@ fn of_constants(nodes: &[Node<'_>]) -> Result<HashSet<String>> {
 /// Leaves out conversions at the edge of a group of units: those to floats that no unit of it reads, and those to bytes of
 /// what it does not compute, unless it reads them.
 pub(crate) fn drop_edges(units: &mut Vec<Unit<'_>>) -> Result<()> {
-    let (mut read, mut computed) = (HashSet::new(), HashSet::new());
-    for unit in units.iter() {
-        for value in &unit.inputs {
-            read.insert(value.name()?);
-        }
-        for value in &unit.outputs {
-            computed.insert(value.name()?);
-        }
-    }
+    let [read, computed] = read_and_computed(units)?;
     let mut stays = Vec::new();
     for unit in units.iter() {
         let (x, y) = (unit.inputs[0].name()?, unit.outputs[0].name()?);
@@ -289,13 +282,7 @@ impl<'g> Finder<'g, '_> {
         let (Some(tensor), Some(scale), true) = (tensor, scale, is_float(value)?) else { return Ok(None) };
         let Some(flip) = tensor.flip() else { return Ok(None) };
         let is_blocked = node.attributes()?.int("block_size", 0) != 0;
-        let zero = match node.input(2)? {
-            None => vec![0],
-            Some(zero) => match zero.constant()?.map(|zero| zero.bytes()).transpose()?.flatten() {
-                Some(zero) => zero.to_vec(),
-                None => return Ok(None),
-            },
-        };
+        let Some(zero) = zero_points(node)? else { return Ok(None) };
         let of_channels = usize::from(op == "ConvTranspose");
         let count = tensor.dims().get(of_channels).map_or(0, |count| *count as usize);
         let axis = node.attributes()?.int("axis", 1);
