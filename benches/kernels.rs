@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{FlopRate, Yardstick};
 use convoke::{DType, Isa};
 use convoke_kernels::interleave::{Deinterleave, MOST_VECTORS, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
-use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
+use convoke_kernels::winograd::{Border, MOST_VALUES, Pixels, Planes, Products, TilePixels, TileSource};
 use convoke_kernels::{
     Dest, Epilogue, InterleaveKernel, Real, Residual, RowOffsets, WinogradKernel, channel_kernels, depthwise_kernels,
     grouped_kernels, interleave_kernels, pixel_depthwise_kernels, pixel_kernels, spatial_kernels, transpose,
@@ -91,7 +91,7 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     group.finish();
 }
 
-/// The transforms of one block of tiles: `input` for one channel, `output` for a vector of
+/// The transforms of one block of tiles: `input` for one channel, `input_pixels` and `output` for a vector of
 /// channels and a row of tiles.
 fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WinogradKernel<T>) {
     const ROWS: usize = 4;
@@ -111,6 +111,15 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     });
 
     let (lanes, plane) = (kernel.lanes(), COLUMNS * kernel.lanes());
+    let row = vec![T::from_f64(0.5); shape.row_len() * lanes];
+    let (rows, inside) = ([Some(&row[..]); MOST_VALUES], 0..shape.row_len());
+    let pixels = TilePixels { rows, inside, step: lanes, channels: lanes, zeros: &vec![T::ZERO; lanes] };
+    let mut v = vec![T::ZERO; kernel.values() * plane];
+    group.throughput(Throughput::BytesDecimal(size_of_val(&v[..]) as u64));
+    group.bench_function(format!("{}/input_pixels", kernel.name()), |b| {
+        b.iter(|| kernel.input_pixels(black_box(&pixels), COLUMNS, black_box(&mut v), plane));
+    });
+
     let values = vec![T::from_f64(0.5); kernel.values() * plane];
     let products = Products { values: &values, tile_step: lanes, plane, tiles: COLUMNS };
     let (width, height) = (COLUMNS * kernel.along().outputs, kernel.down().outputs);

@@ -26,6 +26,7 @@ pub struct PixelTaps<'a> {
     pub(crate) last: usize,
     pub(crate) furthest: usize,
     pub(crate) reads_zeros: bool,
+    pub(crate) in_order: bool,
 }
 
 impl<'a> PixelTaps<'a> {
@@ -56,7 +57,14 @@ impl<'a> PixelTaps<'a> {
         let (last, furthest, step) = (last as usize, furthest as usize, entries.len() / tiles.max(1));
         let taps = step / (1 + pixels);
         let reads_zeros = any >= Self::ZEROS;
-        Self { entries, tiles, pixels, repeats: 1, shift: 0, taps, step, last, furthest, reads_zeros }
+        Self { entries, tiles, pixels, repeats: 1, shift: 0, taps, step, last, furthest, reads_zeros, in_order: false }
+    }
+
+    /// Has each sum added up in the order of its steps, so that it does not depend on how many pixels a tile has. Kernels
+    /// for a few pixels take longer so.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        Self { in_order: true, ..self }
     }
 
     /// Takes all tiles `repeats` times, one time behind the other. Each time, their places but those of zeros are
@@ -191,6 +199,7 @@ pub(crate) struct PixelArgs<T> {
     pub(crate) entries: *const u32,
     pub(crate) taps: usize,
     pub(crate) step: usize,
+    pub(crate) in_order: bool,
     pub(crate) w: *const T,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -268,6 +277,7 @@ impl<T: Copy> PixelKernel<T> {
             entries,
             taps: count,
             step: taps.step,
+            in_order: taps.in_order,
             w,
             tile,
             accumulate,

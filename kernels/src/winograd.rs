@@ -185,10 +185,10 @@ impl Planes {
         })
     }
 
-    /// Whether value `value` down the column is zero in the last row of tiles.
+    /// The outputs of the last row of tiles that are not wanted.
     #[must_use]
-    pub fn drops(&self, value: usize) -> bool {
-        self.spare.drops(value)
+    pub fn spare(&self) -> &Spare {
+        &self.spare
     }
 
     /// Padded rows that the tiles read.
@@ -452,7 +452,23 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
     masks
 }
 
-/// Raw arguments of a split, and of the computation of free rows.
+/// Raw arguments of the computation of [free](Spare) rows, which `terms` combine.
+///
+/// Memory: for each row of the first `rows` terms, `x + (row - first) * row_stride` is readable for `len` elements.
+/// `free + i * free_stride` is writable for as many, in whole vectors, for each i below `rows`.
+pub(crate) struct ExtendArgs<'a, T> {
+    pub(crate) x: *const T,
+    pub(crate) row_stride: usize,
+    pub(crate) first: usize,
+    pub(crate) len: usize,
+    pub(crate) terms: &'a [[Term; MOST_TERMS]; MOST_VALUES],
+    pub(crate) rows: usize,
+    pub(crate) zero: T,
+    pub(crate) free: *mut T,
+    pub(crate) free_stride: usize,
+}
+
+/// Raw arguments of a split.
 ///
 /// Memory: `x + i * row_stride + e` is readable for each i below the number of the border's rows
 /// and each e below that of its elements. `planes` is writable for `Planes::scratch_len()` elements of
@@ -514,6 +530,22 @@ pub(crate) struct StraightArgs<'a, T> {
     pub(crate) v_plane: usize,
 }
 
+/// Raw arguments of the transform of a row of tiles with vectors along channels.
+///
+/// Memory: a pixel is `max(channels, LANES)` elements. For each value i down, `rows[i]` is null, or pixels are
+/// readable at `rows[i] + e * step` for each e below the number of the elements `inside`. `zeros` is a readable pixel.
+/// For every value xi and every t below `tiles`, `v + xi * v_plane + t * channels` is writable for a pixel.
+pub(crate) struct TilePixelArgs<T> {
+    pub(crate) rows: [*const T; MOST_VALUES],
+    pub(crate) inside: Range<usize>,
+    pub(crate) step: usize,
+    pub(crate) zeros: *const T,
+    pub(crate) tiles: usize,
+    pub(crate) channels: usize,
+    pub(crate) v: *mut T,
+    pub(crate) v_plane: usize,
+}
+
 /// Raw arguments of the output transform.
 ///
 /// Memory: `values + t * tile_step + xi * plane` of the products is readable for a vector, for each of the
@@ -534,10 +566,11 @@ pub(crate) struct OutputArgs<'a, T> {
 /// The functions of the transforms of one kind of tile.
 #[derive(Clone, Copy)]
 pub(crate) struct WinogradCode<T> {
-    pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
+    pub(crate) extend: unsafe fn(&ExtendArgs<'_, T>),
     pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
     pub(crate) straight: unsafe fn(&StraightArgs<'_, T>),
+    pub(crate) input_pixels: unsafe fn(&TilePixelArgs<T>),
     pub(crate) output: unsafe fn(&OutputArgs<'_, T>) -> bool,
 }
 
@@ -563,6 +596,22 @@ pub struct TileSource<'a, T> {
     pub row_stride: usize,
     /// The distance to the source of the next call, which is prefetched. Any number is allowed.
     pub next: usize,
+}
+
+/// The rows of X that a row of tiles reads, where channels are neighbours. A pixel is as many elements as it has
+/// channels, and at least a vector.
+#[derive(Debug, Clone)]
+pub struct TilePixels<'a, T> {
+    /// The rows, from the first pixel that is not padding on. None for a row of padding.
+    pub rows: [Option<&'a [T]>; MOST_VALUES],
+    /// The pixels of a padded row that are not padding.
+    pub inside: Range<usize>,
+    /// Elements from one pixel to the next.
+    pub step: usize,
+    /// The number of channels.
+    pub channels: usize,
+    /// A pixel of zeros.
+    pub zeros: &'a [T],
 }
 
 /// The products of a row of tiles, for a vector of channels. The product of tile t and value xi
@@ -641,9 +690,12 @@ impl<T: Real> WinogradKernel<T> {
         let code = self.code.on_this_cpu();
         let source = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
         if shape.spare.count > 0 {
-            // SAFETY: the memory of SplitArgs is asserted above. The room behind the planes is
-            // for all free rows, with all of their elements.
-            unsafe { (code.extend)(&source) };
+            let (first, len, rows) = (rows.start, elements.len(), shape.spare.count);
+            let (terms, zero, x) = (&border.extended, T::ZERO, x.as_ptr());
+            let args = ExtendArgs { x, row_stride, first, len, terms, rows, zero, free, free_stride };
+            // SAFETY: the rows of X are asserted above, and the border's terms are of these. The room behind the
+            // planes is for all free rows, with all of their elements.
+            unsafe { (code.extend)(&args) };
         }
         if shape.is_straight {
             // SAFETY: the memory of StraightArgs is asserted above: a row of tiles ends less than
@@ -659,6 +711,49 @@ impl<T: Real> WinogradKernel<T> {
         // SAFETY: the memory of InputArgs is asserted above; the last tile of the last row lies a
         // vector before its phase's end.
         unsafe { (code.input)(&args) };
+    }
+
+    /// Transforms a row of tiles with vectors along channels: value xi of channel c of tile t goes to
+    /// `v[xi * v_plane + t * channels + c]`. If a vector has more lanes than there are channels, the call clobbers what
+    /// follows a tile, up to the end of the vector.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn input_pixels(&self, source: &TilePixels<'_, T>, tiles: usize, v: &mut [T], v_plane: usize) {
+        let TilePixels { rows, inside, step, channels, zeros } = source;
+        let pixel = (*channels).max(self.lanes);
+        let read = end(inside.len(), *step, pixel);
+        assert!(zeros.len() >= pixel, "too few zeros");
+        assert!(rows.iter().flatten().all(|row| read <= row.len()), "a pixel ends beyond its row");
+        assert!(end(self.values(), v_plane, end(tiles, *channels, pixel)) <= v.len(), "tiles end beyond their slice");
+        let args = TilePixelArgs {
+            rows: rows.map(|row| row.map_or(core::ptr::null(), <[T]>::as_ptr)),
+            inside: inside.clone(),
+            step: *step,
+            zeros: zeros.as_ptr(),
+            tiles,
+            channels: *channels,
+            v: v.as_mut_ptr(),
+            v_plane,
+        };
+        // SAFETY: the memory of TilePixelArgs is asserted above.
+        unsafe { (self.code.on_this_cpu().input_pixels)(&args) }
+    }
+
+    /// Computes the last rows of a tile, which are [free](Spare), from its rows `live`. All other rows are zero.
+    ///
+    /// # Panics
+    /// If `rows` are not those of a tile in whole vectors, or a live row is a free one.
+    pub fn extend(&self, spare: &Spare, live: &Range<usize>, rows: &mut [T]) {
+        let known = self.down.values - spare.count;
+        let len = rows.len() / self.down.values;
+        assert!(rows.len() == self.down.values * len && len.is_multiple_of(self.lanes), "rows in whole vectors");
+        assert!(live.end <= known, "a live row is free");
+        let (terms, x) = (&spare.terms(self.down, 0, live), rows.as_mut_ptr());
+        let (first, rows, zero, free) = (0, spare.count, T::ZERO, x.wrapping_add(known * len));
+        let args = ExtendArgs { x, row_stride: len, first, len, terms, rows, zero, free, free_stride: len };
+        // SAFETY: all rows are those of the slice. Terms are of live rows.
+        unsafe { (self.code.on_this_cpu().extend)(&args) }
     }
 
     /// Transforms the products of a row of tiles into pixels, adds bias and residual, clamps and stores

@@ -252,6 +252,27 @@ fn tiles_do_not_depend_on_one_another() {
     });
 }
 
+/// Sums in the order of their steps do not depend on how many pixels a tile has.
+#[test]
+fn sums_in_order_are_the_same_in_all_tiles() {
+    on_every_isa(|isa| {
+        let (channels, mut numbers) = (37, Numbers(29));
+        let (x, table): (Vec<f32>, Vec<u32>) = (numbers.vec(channels), vec![0; 99]);
+        for of_width in pixel_kernels::<f32>(isa).chunk_by(|a, b| a.nr() == b.nr()) {
+            let nr = of_width[0].nr();
+            let w: Vec<f32> = numbers.vec(channels * nr);
+            let rows = of_width.iter().flat_map(|kernel| {
+                let taps = PixelTaps::new(&table[..1 + kernel.mr()], 1, kernel.mr()).in_order();
+                let mut tile = vec![0.0; kernel.mr() * nr];
+                kernel.partial(&PixelInput { x: &x, zeros: &[], channels, taps }, &w, &mut tile, false);
+                tile.chunks(nr).map(<[f32]>::to_vec).collect::<Vec<_>>()
+            });
+            let rows: Vec<_> = rows.collect();
+            assert!(rows.iter().all(|row| *row == rows[0]), "{isa}: tiles of {nr} channels");
+        }
+    });
+}
+
 /// Tiles that are repeated have the sums of one call each time, for an X that begins further on, to the bit.
 #[test]
 fn repeated_tiles_read_x_further_on() {

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Numbers, UNTOUCHED};
-use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Spare, Tile, TileSource, filter_rows};
+use convoke_kernels::winograd::{
+    Border, MOST_VALUES, Pixels, Planes, Products, Spare, Tile, TilePixels, TileSource, filter_rows,
+};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, WinogradKernel, winograd_kernels};
 
 fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
@@ -316,6 +318,89 @@ fn wide_blocks_and_narrow_ones_have_the_same_bits() {
                                 assert_eq!(bits(of_wide), part, "{kernel:?}, {live:?}, tiles from {from} on");
                             }
                         }
+                    }
+                }
+            }
+        });
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+/// The transformed tiles of a row whose pixels have `channels` channels, `[value][tile][channel]`. Rows and elements other
+/// than the live ones are padding.
+fn transformed_pixels<T: Real>(
+    kernel: &WinogradKernel<T>,
+    x: &[Vec<Vec<T>>],
+    (tiles, channels): (usize, usize),
+    (live, inside): (&std::ops::Range<usize>, &std::ops::Range<usize>),
+    spare: usize,
+) -> Vec<T> {
+    let (values, lanes) = (kernel.down().values, kernel.lanes());
+    let pixel = channels.max(lanes);
+    // Between pixels are guards, unless rows are extended.
+    let step = if spare > 0 { pixel } else { pixel + 2 };
+    let len = (inside.len() * step).next_multiple_of(if spare > 0 { lanes } else { 1 });
+    let mut rows = vec![T::from_f64(f64::NAN); values * len];
+    for (i, row) in rows.chunks_mut(len).enumerate().filter(|(i, _)| live.contains(i)) {
+        for (e, to) in inside.clone().zip(row.chunks_mut(step)) {
+            (0..channels).for_each(|c| to[c] = x[c][i][e]);
+        }
+    }
+    kernel.extend(&Spare::new(kernel.down(), spare), live, &mut rows[..if spare > 0 { values * len } else { 0 }]);
+    let mut source = TilePixels { rows: [None; MOST_VALUES], inside: inside.clone(), step, channels, zeros: &vec![T::ZERO; pixel] };
+    for i in (0..values).filter(|i| live.contains(i) || *i >= values - spare) {
+        source.rows[i] = Some(&rows[i * len..][..(inside.len() - 1) * step + pixel]);
+    }
+    let v_plane = tiles * channels + 2 * lanes;
+    let behind = pixel - channels;
+    let mut v = vec![T::from_f64(UNTOUCHED); (kernel.values() - 1) * v_plane + tiles * channels + behind];
+    kernel.input_pixels(&source, tiles, &mut v, v_plane);
+    let of_value = |value: &[T]| {
+        let behind = value.get(tiles * channels + behind..).unwrap_or(&[]);
+        assert!(behind.iter().all(|x| x.to_f64() == UNTOUCHED), "{kernel:?}: wrote behind the tiles");
+        value[..tiles * channels].to_vec()
+    };
+    let transformed = v.chunks(v_plane).flat_map(of_value).collect();
+
+    let refuses = |source: TilePixels<'_, T>, len: usize| {
+        let mut v = v.clone();
+        panics(std::panic::AssertUnwindSafe(|| kernel.input_pixels(&source, tiles, &mut v[..len], v_plane)))
+    };
+    assert!(!refuses(source.clone(), v.len()) && refuses(source.clone(), v.len() - 1), "{kernel:?}");
+    assert!(refuses(TilePixels { zeros: &source.zeros[1..], ..source.clone() }, v.len()), "{kernel:?}");
+    let is_too_far = refuses(TilePixels { step: usize::MAX, ..source.clone() }, v.len());
+    assert_eq!(is_too_far, inside.len() > 1, "{kernel:?}");
+    source.rows[live.start] = source.rows[live.start].map(|row| &row[1..]);
+    assert!(refuses(source, v.len()), "{kernel:?}");
+    transformed
+}
+
+#[test]
+fn vectors_of_channels_have_the_same_bits_as_vectors_of_tiles() {
+    fn check<T: Real>() {
+        for_each_kernel::<T>(|kernel| {
+            let (height, tiles, lanes) = (kernel.down().values, 3, kernel.lanes());
+            let row_len = (tiles - 1) * kernel.along().outputs + kernel.along().values;
+            for (channels, spare) in [1, lanes - 1, lanes, lanes + 1, 2 * lanes + 3]
+                .into_iter()
+                .flat_map(|channels| [(channels, 0), (channels, kernel.down().outputs / 2)])
+            {
+                let known = height - spare;
+                for (live, inside) in [(0..known, 0..row_len), (known - 1..known, 1..row_len - 1), (0..1, 2..3)] {
+                    let mut numbers = Numbers(5);
+                    let row = |i: usize, numbers: &mut Numbers| match live.contains(&i) {
+                        true => numbers.vec(row_len),
+                        false => vec![T::ZERO; row_len],
+                    };
+                    let x: Vec<Vec<Vec<T>>> =
+                        (0..channels).map(|_| (0..height).map(|i| row(i, &mut numbers)).collect()).collect();
+                    let got = transformed_pixels(kernel, &x, (tiles, channels), (&live, &inside), spare);
+                    for (c, x) in x.iter().enumerate() {
+                        let want = transformed(kernel, x, (0, tiles), &inside, spare).concat();
+                        let bits = |v: &mut dyn Iterator<Item = &T>| v.map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
+                        let got = bits(&mut got.iter().skip(c).step_by(channels));
+                        assert_eq!(got, bits(&mut want.iter()), "{kernel:?}, {channels} channels, {spare} spare");
                     }
                 }
             }

@@ -3,7 +3,7 @@
 
 use arbitrary::{Result, Unstructured};
 use convoke_kernels::interleave::{Deinterleave, OutputRun, PhaseCopy, PhaseRows, SourceRow, Sum};
-use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
+use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TilePixels, TileSource};
 use convoke_kernels::{
     DepthwiseInput, DepthwiseKernel, DepthwiseOutput, DepthwiseTransposedInput, DepthwiseTransposedOutput, Dest,
     DirectInput, DirectTable, Epilogue, FlatInput, FlatTaps, Isa, Prefetch, Real, Residual, RowOffsets, Slots,
@@ -294,6 +294,17 @@ pub(super) fn winograd<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()
         let (mut planes, mut v) = (near(u, shape.scratch_len())?, near(u, kernel.values() * v_plane)?);
         let source = TileSource { x: &x, row_stride, next: u.arbitrary()? };
         kernel.input(&source, &border, &mut planes, &mut v, v_plane);
+        return Ok(());
+    }
+    if u.arbitrary()? {
+        let (tiles, channels, width) = (size(u, 5)?, size(u, 3 * kernel.lanes())?, size(u, 20)?);
+        let (pixel, inside) = (channels.max(kernel.lanes()), size(u, width)?..width);
+        let (step, v_plane) = (pixel.saturating_add(size(u, 2)?), tiles.saturating_mul(channels).saturating_add(pixel));
+        let row = near::<T>(u, end(inside.len(), step, pixel))?;
+        let mut v = near(u, kernel.values().saturating_mul(v_plane))?;
+        let (present, zeros): (u8, _) = (u.arbitrary()?, near(u, pixel)?);
+        let rows = core::array::from_fn(|i| (present >> i & 1 == 1).then_some(&row[..]));
+        kernel.input_pixels(&TilePixels { rows, inside, step, channels, zeros: &zeros }, tiles, &mut v, v_plane);
         return Ok(());
     }
     let (tiles, tile_step) = (size(u, 9)?, size(u, 2 * kernel.lanes())?);

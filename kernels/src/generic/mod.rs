@@ -170,11 +170,13 @@ macro_rules! kernels {
 
         $crate::generic::compile! {
             mod winograd of super::$vector, #[$attr];
-            fn extend(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::extend::<V>;
+            fn extend(crate::winograd::ExtendArgs<'_, $elem>) = crate::generic::winograd::extend::<V>;
             fn split<NH, MH>(crate::winograd::SplitArgs<'_, $elem>) = crate::generic::winograd::split::<V, NH, MH>;
             fn input<NV, NH>(crate::winograd::InputArgs<$elem>) = crate::generic::winograd::input::<V, NV, NH>;
             fn straight<NV, NH, MV, MH>(crate::winograd::StraightArgs<'_, $elem>) =
                 crate::generic::winograd::straight::<V, NV, NH, MV, MH>;
+            fn input_pixels<NV, NH, MH>(crate::winograd::TilePixelArgs<$elem>) =
+                crate::generic::winograd::input_pixels::<V, NV, NH, MH>;
             fn output<NV, NH, MV, MH>(crate::winograd::OutputArgs<'_, $elem>) -> bool =
                 crate::generic::winograd::output::<V, NV, NH, MV, MH>;
         }
@@ -283,6 +285,7 @@ macro_rules! transforms {
                 split: winograd::split::<$nh, $mh>,
                 input: winograd::input::<$nv, $nh>,
                 straight: winograd::straight::<$nv, $nh, $mv, $mh>,
+                input_pixels: winograd::input_pixels::<$nv, $nh, $mh>,
                 output: winograd::output::<$nv, $nh, $mv, $mh>,
             }),
         }),+]

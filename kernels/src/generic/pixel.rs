@@ -133,7 +133,16 @@ unsafe fn for_each_tile<V: Accumulator, E: TileEnds<V>, const MR: usize, const N
                     x[i] = if place < PixelTaps::ZEROS { x_of_tile.wrapping_add(place as usize) } else { args.zeros };
                 }
                 entries = entries.add(1 + MR);
-                block::<V, MR, NRV>(&mut sets, &x, w, args.channels);
+                // One set adds up in order.
+                if const { sets_of_sums(MR, NRV) > 1 } && args.in_order {
+                    block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels);
+                    continue;
+                }
+                match const { sets_of_sums(MR, NRV) } {
+                    MOST_SETS => block::<V, MR, NRV, MOST_SETS>(&mut sets, &x, w, args.channels),
+                    2 => block::<V, MR, NRV, 2>(&mut sets, &x, w, args.channels),
+                    _ => block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels),
+                }
             }
             let mut acc = sets[0];
             for set in 1..const { sets_of_sums(MR, NRV) } {
@@ -169,31 +178,31 @@ const fn sets_of_sums(mr: usize, nrv: usize) -> usize {
     }
 }
 
-/// The products of one tap: `channels` channels of the pixels at `x` times as many rows of `w`.
+/// The products of one tap: `channels` channels of the pixels at `x` times as many rows of `w`. They are added to
+/// `SETS` sets in turn.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: each pixel is readable for `channels` elements, `w` for `channels * NRV`
 /// vectors.
 #[inline(always)]
-unsafe fn block<V: Accumulator, const MR: usize, const NRV: usize>(
+unsafe fn block<V: Accumulator, const MR: usize, const NRV: usize, const SETS: usize>(
     sets: &mut [[[V; NRV]; MR]; MOST_SETS],
     x: &[*const V::Elem; MR],
     w: *const V::Elem,
     channels: usize,
 ) {
-    let count = const { sets_of_sums(MR, NRV) };
-    let whole = channels - channels % (count * V::SCALARS);
+    let whole = channels - channels % (SETS * V::SCALARS);
     let mut k = 0;
     // SAFETY: the caller's promise. The loads end at `channels`.
     unsafe {
         // One load brings the scalars of several steps, if the ISA multiplies by a lane.
         while k < whole {
-            for set in 0..count {
+            for set in 0..SETS {
                 steps::<V, MR, NRV>(&mut sets[set], x, w, k + set * V::SCALARS, V::SCALARS);
             }
-            k += count * V::SCALARS;
+            k += SETS * V::SCALARS;
         }
-        for rest in 0..channels % (count * V::SCALARS) {
+        for rest in 0..channels % (SETS * V::SCALARS) {
             steps::<V, MR, NRV>(&mut sets[0], x, w, whole + rest, 1);
         }
     }

@@ -26,8 +26,8 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
 use crate::winograd::{
-    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, tiles_of_a_vector,
-    visible_lanes,
+    Border, ExtendArgs, InputArgs, JOINED_VECTORS, Joined, MASKS, MOST_VALUES, OutputArgs, TilePixelArgs, SplitArgs,
+    StraightArgs, Tile, tiles_of_a_vector, visible_lanes,
 };
 
 /// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.
@@ -406,20 +406,18 @@ unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize, const MASKED: 
 /// them.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`ExtendArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
-    let Border { rows, elements, free, extended, shape, .. } = args.border;
-    for (i, terms) in extended.iter().enumerate().take(shape.rows - free) {
-        for e in (0..elements.len()).step_by(V::LANES) {
-            let n = (elements.len() - e).min(V::LANES);
-            // SAFETY: the caller's promise of live rows, and of room for whole vectors. All terms
-            // are live rows.
+pub(crate) unsafe fn extend<V: Simd>(args: &ExtendArgs<'_, V::Elem>) {
+    for (i, terms) in args.terms.iter().enumerate().take(args.rows) {
+        for e in (0..args.len).step_by(V::LANES) {
+            let n = (args.len - e).min(V::LANES);
+            // SAFETY: the caller's promise of the terms' rows, and of room for whole vectors.
             unsafe {
                 let mut sum = V::splat(args.zero);
                 for term in terms {
                     if term.factor != 0.0 {
-                        let row = args.x.wrapping_add((term.row - rows.start) * args.row_stride + e);
+                        let row = args.x.wrapping_add((term.row - args.first) * args.row_stride + e);
                         sum = V::load_first(row, n).mul_add(V::splat(V::Elem::from_f64(term.factor)), sum);
                     }
                 }
@@ -541,6 +539,61 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
     }
 }
 
+/// Where the inputs of a vector of tiles lie, from some column on.
+trait Columns<V: Simd>: Copy {
+    /// Input `i` of the column.
+    ///
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: as whoever made it promises.
+    unsafe fn load(self, i: usize) -> V;
+
+    /// The next column.
+    fn next(self) -> Self;
+}
+
+/// Columns of tiles that [`split`] made neighbours.
+#[derive(Clone, Copy)]
+struct SplitColumns<'a, T> {
+    x: *const T,
+    rows: &'a [usize; MOST_VALUES],
+    plane_len: usize,
+}
+
+impl<V: Simd> Columns<V> for SplitColumns<'_, V::Elem> {
+    #[inline(always)]
+    unsafe fn load(self, i: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(self.x.add(self.rows[i])) }
+    }
+
+    // The pointer moves from plane to plane: otherwise the compiler would keep the address of
+    // every load in memory.
+    #[inline(always)]
+    fn next(self) -> Self {
+        Self { x: V::advance(self.x, self.plane_len), ..self }
+    }
+}
+
+/// Columns of one tile's pixels, from channel `c` on.
+#[derive(Clone, Copy)]
+struct ChannelColumns<T, const NV: usize> {
+    pixels: *const [*const T; NV],
+    c: usize,
+}
+
+impl<V: Simd, const NV: usize> Columns<V> for ChannelColumns<V::Elem, NV> {
+    #[inline(always)]
+    unsafe fn load(self, i: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load((*self.pixels)[i].add(self.c)) }
+    }
+
+    #[inline(always)]
+    fn next(self) -> Self {
+        Self { pixels: self.pixels.wrapping_add(1), ..self }
+    }
+}
+
 /// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values
 /// of a tile down the columns and along the rows. If one of them is 1, that axis has no
 /// transform.
@@ -549,38 +602,91 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
 /// CPU: the ISA of `V`. Memory: as [`InputArgs`] states for `NV` and `NH`.
 #[inline(always)]
 pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &InputArgs<V::Elem>) {
-    // SAFETY: InputArgs promises whole vectors at every place that is read or written below.
+    for tile in (0..args.tiles).step_by(V::LANES) {
+        // SAFETY: InputArgs promises whole vectors at every place that is read or written.
+        unsafe {
+            let x = SplitColumns { x: args.planes.add(tile), rows: &args.rows, plane_len: args.plane_len };
+            transform::<V, NV, NH>(x, args.v.add(tile), args.v_plane);
+        }
+    }
+}
+
+/// Transforms a row of tiles, each a vector of channels at a time. The last vector of a tile overlaps the one before it
+/// if the channels do not fill it.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`TilePixelArgs`] states for `NV` and `NH`.
+#[inline(always)]
+pub(crate) unsafe fn input_pixels<V: Simd, const NV: usize, const NH: usize, const MH: usize>(
+    args: &TilePixelArgs<V::Elem>,
+) {
+    for tile in 0..args.tiles {
+        let mut pixels = [[args.zeros; NV]; NH];
+        for j in 0..NH {
+            let column = tile * MH + j;
+            if column >= args.inside.start && column < args.inside.end {
+                for i in 0..NV {
+                    if !args.rows[i].is_null() {
+                        pixels[j][i] = args.rows[i].wrapping_add((column - args.inside.start) * args.step);
+                    }
+                }
+            }
+        }
+        // Hidden from LLVM, which would otherwise keep the pointers in registers, and spill them.
+        let pixels = core::hint::black_box(pixels.as_ptr());
+        let mut c = 0;
+        loop {
+            // SAFETY: TilePixelArgs promises pixels of at least a vector, at which the last one ends.
+            unsafe {
+                let v = args.v.add(tile * args.channels + c);
+                transform::<V, NV, NH>(ChannelColumns { pixels, c }, v, args.v_plane);
+            }
+            c += V::LANES;
+            if c >= args.channels {
+                break;
+            }
+            c = if c + V::LANES > args.channels { args.channels - V::LANES } else { c };
+        }
+    }
+}
+
+/// Transforms a vector of tiles, or of a tile's channels, whose columns are those from `x` on.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: the inputs of all columns are readable, and `v + i * v_plane` is writable for a vector,
+/// for each i below the number of values.
+#[inline(always)]
+unsafe fn transform<V: Simd, const NV: usize, const NH: usize>(x: impl Columns<V>, v: *mut V::Elem, v_plane: usize) {
+    // SAFETY: the caller's promise of ISA and memory.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
-        for tile in (0..args.tiles).step_by(V::LANES) {
-            let (x, v) = (args.planes.add(tile), args.v.add(tile));
-            if NV == 1 {
-                let mut d = [zero; NH];
-                for j in 0..NH {
-                    d[j] = V::load(x.add(j * args.plane_len));
+        if NV == 1 {
+            let (mut d, mut x) = ([zero; NH], x);
+            for j in 0..NH {
+                if j > 0 {
+                    x = x.next();
                 }
-                put::<V, NH>(&forward_or_same(&d), v, args.v_plane);
-                continue;
+                d[j] = x.load(0);
             }
-            if NH == 1 {
-                let mut d = [zero; NV];
-                for j in 0..NV {
-                    d[j] = V::load(x.add(args.rows[j]));
-                }
-                put::<V, NV>(&forward_or_same(&d), v, args.v_plane);
-                continue;
+            return put::<V, NH>(&forward_or_same(&d), v, v_plane);
+        }
+        if NH == 1 {
+            let mut d = [zero; NV];
+            for i in 0..NV {
+                d[i] = x.load(i);
             }
-            const { assert!(!has_single(NV), "pairs of rows have no place for a single point's") };
-            // Calls and not a loop: LLVM would not unroll it, and would keep the points in
-            // memory.
-            two_rows::<V, NV, NH, 0>(x, v, args);
-            two_rows::<V, NV, NH, 1>(x, v, args);
-            if NV > 4 {
-                two_rows::<V, NV, NH, 2>(x, v, args);
-            }
-            if NV > 6 {
-                two_rows::<V, NV, NH, 3>(x, v, args);
-            }
+            return put::<V, NV>(&forward_or_same(&d), v, v_plane);
+        }
+        const { assert!(!has_single(NV), "pairs of rows have no place for a single point's") };
+        // Calls and not a loop: LLVM would not unroll it, and would keep the points in
+        // memory.
+        two_rows::<V, NV, NH, 0>(x, v, v_plane);
+        two_rows::<V, NV, NH, 1>(x, v, v_plane);
+        if NV > 4 {
+            two_rows::<V, NV, NH, 2>(x, v, v_plane);
+        }
+        if NV > 6 {
+            two_rows::<V, NV, NH, 3>(x, v, v_plane);
         }
     }
 }
@@ -590,36 +696,34 @@ pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &Inp
 /// column of the tile.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: as [`InputArgs`] states, from the place `x` and to the place `v` on.
+/// As [`transform`].
 #[inline(always)]
 unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize>(
-    x: *const V::Elem,
+    x: impl Columns<V>,
     v: *mut V::Elem,
-    args: &InputArgs<V::Elem>,
+    v_plane: usize,
 ) {
     // SAFETY: the caller's promise of ISA and memory.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let mut rows = [[zero; NH]; 2];
-        // The pointer moves from plane to plane: otherwise the compiler would keep the address of
-        // every load in memory.
         let mut x = x;
         for j in 0..NH {
             if j > 0 {
-                x = V::advance(x, args.plane_len);
+                x = x.next();
             }
             let mut d = [zero; NV];
             for k in 0..NV {
                 if GROUP == 0 || (k > 0 && k < NV - 1) {
-                    d[k] = V::load(x.add(args.rows[k]));
+                    d[k] = x.load(k);
                 }
             }
             let two = if GROUP == 0 { ends(&d) } else { pair(&d, GROUP.saturating_sub(1)) };
             [rows[0][j], rows[1][j]] = two;
         }
         let [upper, lower] = if GROUP == 0 { [0, NV - 1] } else { [2 * GROUP - 1, 2 * GROUP] };
-        put::<V, NH>(&forward_or_same(&rows[0]), v.add(upper * NH * args.v_plane), args.v_plane);
-        put::<V, NH>(&forward_or_same(&rows[1]), v.add(lower * NH * args.v_plane), args.v_plane);
+        put::<V, NH>(&forward_or_same(&rows[0]), v.add(upper * NH * v_plane), v_plane);
+        put::<V, NH>(&forward_or_same(&rows[1]), v.add(lower * NH * v_plane), v_plane);
     }
 }
 

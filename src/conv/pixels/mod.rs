@@ -19,3 +19,5 @@ mod rows;
 mod source;
 mod taps;
 mod tiling;
+
+pub(super) use self::source::widen_pixels;

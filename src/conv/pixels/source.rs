@@ -135,6 +135,21 @@ pub(super) trait PixelReader<A> {
     fn repeat(&self, copy: &[A], repeats: usize, repeated: &mut [A]);
 }
 
+/// Copies `channels` channels of pixels, which are `x_pixel` elements apart and become `pixel` apart.
+pub(in crate::conv) fn widen_pixels<T: Element>(
+    isa: Isa,
+    (x, x_pixel): (&[T], usize),
+    channels: usize,
+    (to, pixel): (&mut [T::Acc], usize),
+) {
+    if x_pixel == channels && pixel == channels {
+        return stream::widen(isa, &x[..to.len()], to);
+    }
+    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+        stream::widen(isa, &x[i * x_pixel..][..channels], &mut to[..channels]);
+    }
+}
+
 /// Floating-point numbers in the type of sums.
 pub(super) struct Widened<'a, T> {
     pub(super) isa: Isa,
@@ -151,13 +166,7 @@ impl<T: Element> PixelReader<T::Acc> for Widened<'_, T> {
     }
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [T::Acc], usize)) {
-        let x = self.x.get(first..).unwrap_or(&[]);
-        if x_pixel == channels && pixel == channels {
-            return stream::widen(self.isa, &x[..to.len()], to);
-        }
-        for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
-            stream::widen(self.isa, &x[i * x_pixel..][..channels], &mut to[..channels]);
-        }
+        widen_pixels(self.isa, (self.x.get(first..).unwrap_or(&[]), x_pixel), channels, (to, pixel));
     }
 
     fn rows(

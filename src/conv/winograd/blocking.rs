@@ -197,7 +197,8 @@ impl BlockSize {
         self.images * self.rows * self.columns
     }
 
-    fn input(&self) -> [usize; 2] {
+    /// Rows and columns of transformed tiles.
+    pub(super) fn input(&self) -> [usize; 2] {
         [self.rows + self.halo[0], self.columns + self.halo[1]]
     }
 

@@ -60,7 +60,7 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         filters: geometry.out_channels_per_group(),
         stores: if geometry.y_layout == Layout::ChannelsLast { PixelStores::Pixels } else { PixelStores::Rows },
         roles: AxisRoles::new(three(&axes)?)?,
-        transposes: geometry.x_layout == Layout::ChannelsLast,
+        reads_pixels: geometry.x_layout == Layout::ChannelsLast,
     })
 }
 
@@ -88,8 +88,8 @@ impl<T: Element> TileOperator<T> for WinogradConv {
     fn filter(&self, core: &Winograd<T>, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
         let (volume, channels) = (core.geometry.kernel_volume(), core.geometry.in_channels_per_group());
         let ([s_down, s_along], [down, along]) = (core.view.strides, core.view.taps);
-        let (c, phase_along) = (c / s_along, c % s_along);
-        let (phase_down, c) = (c / channels, c % channels);
+        let (phase, c) = (c / channels, c % channels);
+        let (phase_down, phase_along) = (phase / s_along, phase % s_along);
         let w = &w[(row * channels + c) * volume..][..volume];
         if s_down * s_along == 1 {
             taps.iter_mut().zip(w).for_each(|(tap, w)| *tap = w.to_acc());

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::iter;
 
-use convoke_kernels::catalogue::channel_widths;
-use convoke_kernels::{ChannelKernel, Real};
+use convoke_kernels::Real;
+use convoke_kernels::catalogue::{channel_widths, pixel_widths};
 
 use super::blocking::{BlockSize, Blocking, Chunk, MOST_IMAGES, MOST_SLICES, MOST_TILES, TileBlocks};
 use super::tiles::{STANDARD_VALUES, Scheme, TileSteps, is_ragged};
@@ -36,8 +36,8 @@ pub(super) struct CostModel<'a, T: Real> {
     machine: &'a Machine,
     view: &'a WinogradView,
     pub(super) scheme: Scheme<T>,
-    /// The kernels for wide panels.
-    kernels: &'static [ChannelKernel<T>],
+    /// Cycles of one step of k of the kernels for wide panels, by their tiles.
+    step_cycles: Vec<f64>,
     panels: ChannelPanels,
     /// Panels of a group's filters.
     count: usize,
@@ -54,11 +54,18 @@ impl<'a, T: Real> CostModel<'a, T> {
             return None;
         }
         let panels = ChannelPanels::new::<T>(machine.isa())?;
-        let kernels = channel_widths::<T>(machine.isa()).last()?;
+        let step_cycles = if view.reads_pixels {
+            // Places are read once for a tap, and not with each step.
+            let kernels = pixel_widths::<T>(machine.isa()).last()?.iter();
+            kernels.map(|kernel| machine.tile_cycles(kernel.fmas(), kernel.loads() as f64 - 1.0)).collect()
+        } else {
+            let kernels = channel_widths::<T>(machine.isa()).last()?.iter();
+            kernels.map(|kernel| machine.tile_cycles(kernel.fmas(), kernel.loads() as f64)).collect()
+        };
         let all = (view.roles.depth.kernel * TileSteps::new(view, &scheme).all()) as f64;
         let (steps, filter_bytes) = (all / scheme.kernel.values() as f64, all * (panels.wide * size_of::<T>()) as f64);
         let count = view.filters.div_ceil(panels.wide).max(1);
-        Some(Self { machine, view, scheme, kernels, panels, count, steps, filter_bytes })
+        Some(Self { machine, view, scheme, step_cycles, panels, count, steps, filter_bytes })
     }
 
     /// The best blocking for `threads` threads, with the scratch of a task in at most `most_bytes`
@@ -212,9 +219,10 @@ impl<'a, T: Real> CostModel<'a, T> {
         // Without taps on the outer axis, its slices are tasks of their own.
         let (depth, tasks) = (&view.roles.depth, view.roles.depth_tasks() as f64);
         let read = depth.input.min((depth.output - 1) * depth.stride + depth.kernel) as f64 / tasks;
+        let gathered = if view.reads_pixels { 0.0 } else { padded * view.channels as f64 };
         let (input, computed) = (self.input(size, padded) + traffic.writing(self), depth.output as f64 / tasks);
         BlockWork {
-            once: input * read + scatter(padded * view.channels as f64) * computed + Item::TASKS.times(1.0),
+            once: input * read + scatter(gathered) * computed + Item::TASKS.times(1.0),
             of_panel: of_panel * computed,
         }
     }
@@ -229,10 +237,16 @@ impl<'a, T: Real> CostModel<'a, T> {
     fn input(&self, size: &BlockSize, padded: f64) -> Work {
         let Self { view, scheme, .. } = self;
         let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
+        if view.reads_pixels {
+            let [rows, columns] = size.input();
+            let (phases, vectors) = (view.strides[0] * view.strides[1], view.channels_of_phase().div_ceil(lanes));
+            let of_row = Item::TRANSFORM_CALLS.times(1.0)
+                + Item::INPUT_TRANSFORMS.times((columns * values * vectors) as f64 * self.wide_transform());
+            return of_row * (size.images * rows * phases) as f64;
+        }
         let vectors = (size.images * size.image_input_tiles().div_ceil(lanes) * values) as f64;
         // Phases of a stride are deinterleaved before they are split.
-        let phase_rows = if view.strides[1] == 1 || view.transposes { 0.0 } else { padded };
-        let transposed = if view.transposes { padded / lanes as f64 } else { 0.0 };
+        let phase_rows = if view.strides[1] == 1 { 0.0 } else { padded };
         // Those of a dilation too, by a call for each window and a part of it for each row.
         let down = scheme.kernel.down();
         let rows = size.images * (size.rows * down.outputs + down.values - down.outputs);
@@ -240,7 +254,6 @@ impl<'a, T: Real> CostModel<'a, T> {
         let of_channel = Item::TRANSFORM_CALLS.times(size.images as f64 * (1.0 + dilated))
             + Item::KERNEL_CALLS.times(rows as f64 * dilated)
             + Item::COPIED_ELEMENTS.times(phase_rows)
-            + Item::GATHERED_VECTORS.times(transposed)
             + Item::INPUT_TRANSFORMS.times((padded / lanes as f64 + vectors) * self.wide_transform());
         of_channel * view.channels as f64
     }
@@ -283,14 +296,11 @@ impl<'a, T: Real> CostModel<'a, T> {
     /// The work of multiplying `width` tiles by one panel. They are cut as
     /// [`ChannelTiles`](crate::conv::channel_tiles::ChannelTiles) cuts them.
     fn gemm(&self, width: usize) -> Work {
-        let calls = width.div_ceil(self.kernels.len());
+        let calls = width.div_ceil(self.step_cycles.len());
         if calls == 0 {
             return Work::default();
         }
-        let cycles = |tiles: usize| {
-            let kernel = &self.kernels[tiles.max(1) - 1];
-            self.machine.tile_cycles(kernel.fmas(), kernel.loads() as f64)
-        };
+        let cycles = |tiles: usize| self.step_cycles[tiles.max(1) - 1];
         let (narrow, wider) = (width / calls, width % calls);
         let step =
             cycles(narrow) * (calls - wider) as f64 + if wider == 0 { 0.0 } else { cycles(narrow + 1) * wider as f64 };

@@ -5,13 +5,15 @@ use core::ops::Range;
 
 use convoke_kernels::Real;
 use convoke_kernels::interleave::{Deinterleave, PhaseCopy, SourceRow};
-use convoke_kernels::winograd::{Border, TileSource};
+use convoke_kernels::winograd::{Border, MOST_VALUES, TilePixels, TileSource};
 
 use super::blocking::MOST_IMAGES;
 use super::run::{Scratch, TileTask, Winograd};
-use super::view::{MOST_STRIDE, SubImage, WinogradPhase, distance};
+use super::tiles::Scheme;
+use super::view::{AxisRoles, MOST_STRIDE, SubImage, distance};
 use crate::conv::contract::Io;
-use crate::conv::planes::{deinterleave_rows, rows_of_channels};
+use crate::conv::pixels::widen_pixels;
+use crate::conv::planes::deinterleave_rows;
 use crate::element::Element;
 
 /// Different borders of a block's windows, at most. Over the phases of an axis, the padding at the
@@ -22,9 +24,8 @@ const MOST_BORDERS: usize = 10;
 /// The part of a plane of X that the tiles of a block read in a [sub-image](SubImage).
 #[derive(Debug, Clone, Copy, Default)]
 struct InputWindow {
-    /// The first row's beginning in X, for the first channel of the group; and its first pixel, over all images.
+    /// The first row's beginning in X, for the first channel of the group.
     begin: usize,
-    pixel: usize,
     /// Rows, and elements of each, that are not padding.
     rows: usize,
     elements: usize,
@@ -57,13 +58,6 @@ impl Borders {
     fn get(&self, number: usize) -> &Border {
         &self.0[number].as_ref().expect("made when it was found").1
     }
-}
-
-/// Where a window is copied, by phases. Those of each channel are `of_channel` elements apart.
-struct CopiedRows<'a, A> {
-    rows: &'a mut [A],
-    phases: &'a [PhaseCopy],
-    of_channel: usize,
 }
 
 struct RowsOfX<'x, T> {
@@ -128,6 +122,9 @@ impl<T: Element> Winograd<T> {
         slice: usize,
         scratch: &mut Scratch<'_, T::Acc>,
     ) {
+        if self.view.reads_pixels {
+            return self.transform_pixels(io, task, slice, scratch);
+        }
         for phase in 0..self.view.strides[0] {
             self.transform_phase(io, task, slice, phase, scratch);
         }
@@ -155,22 +152,18 @@ impl<T: Element> Winograd<T> {
         let rows_of_x = RowsOfX::new(io.x, self, images);
         let phases_len = windows.iter().map(InputWindow::len).max().unwrap_or(0);
         let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhaseCopy { offset, dst: offset * phases_len });
-        let in_place = T::DIRECT && rows_of_x.step == 1 && !view.transposes;
-        let of_channel = if in_place { 0 } else { images * stride * phases_len };
-        let at_once = if view.transposes { scheme.kernel.lanes() } else { 1 };
+        let in_place = T::DIRECT && rows_of_x.step == 1;
         for c in 0..channels {
-            if of_channel > 0 && c % at_once == 0 {
+            if !in_place {
                 for (i, window) in windows.iter().enumerate() {
                     let rows = &mut scratch.rows_in[i * stride * phases_len..];
-                    let rows = CopiedRows { rows, phases: &phases[..stride], of_channel };
-                    let channels = c..(c + at_once).min(channels);
-                    match view.transposes {
-                        true => self.transpose_window(io, &rows_of_x, (window, task.group, channels), rows),
-                        false => self.deinterleave_window(&rows_of_x, (window, c), rows),
-                    }
+                    let of_row = |r: usize| SourceRow { src: Some(r * rows_of_x.row_stride), dst: r * window.elements };
+                    let copy = rows_of_x.deinterleaving(window, &phases[..stride]);
+                    let of_rows = (0..window.rows).map(of_row);
+                    deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, of_rows, rows);
                 }
             }
-            let phase_rows = &scratch.rows_in[c % at_once * of_channel..][..of_channel];
+            let phase_rows = &*scratch.rows_in;
             // In the order of memory: whole vectors are written, and the next call overwrites what is
             // too much.
             for (phase_along, (image, window)) in
@@ -193,49 +186,77 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// Copies channel `c` of a window of an X whose channels come first.
-    fn deinterleave_window(
-        &self,
-        rows_of_x: &RowsOfX<'_, T>,
-        (window, c): (&InputWindow, usize),
-        CopiedRows { rows, phases, .. }: CopiedRows<'_, T::Acc>,
-    ) {
-        let of_row = |r: usize| SourceRow { src: Some(r * rows_of_x.row_stride), dst: r * window.elements };
-        let copy = rows_of_x.deinterleaving(window, phases);
-        deinterleave_rows(self.isa, rows_of_x.window(window, c), &copy, (0..window.rows).map(of_row), rows);
-    }
-
-    /// Copies some channels of a window of an X whose channels come last, as rows by channels.
-    fn transpose_window(
+    /// Transforms the tiles of one slice of an X whose channels come last.
+    fn transform_pixels(
         &self,
         io: &Io<'_, T>,
-        rows_of_x: &RowsOfX<'_, T>,
-        (window, group, channels): (&InputWindow, usize, Range<usize>),
-        CopiedRows { rows, phases, of_channel }: CopiedRows<'_, T::Acc>,
+        task: &TileTask<'_, T::Acc>,
+        slice: usize,
+        scratch: &mut Scratch<'_, T::Acc>,
     ) {
-        let (strides, step) = (&io.strides.x, rows_of_x.step);
-        let (channel, count) = (group * self.geometry.in_channels_per_group() + channels.start, channels.len());
-        for (phase, r) in phases.iter().flat_map(|phase| (0..window.rows).map(move |r| (phase, r))) {
-            let first = window.first + phase.offset as isize;
-            // With a stride, padding is copied.
-            let before = (-first).max(0).unsigned_abs().div_ceil(step).min(window.elements);
-            let end = (rows_of_x.row_len as isize - first).max(0).unsigned_abs().div_ceil(step).min(window.elements);
-            let inside = before..end.max(before);
-            let rows = &mut rows[phase.dst + r * window.elements..];
-            for c in 0..count {
-                let row = &mut rows[c * of_channel..][..window.elements];
-                row[..inside.start].fill(T::Acc::ZERO);
-                row[inside.end..].fill(T::Acc::ZERO);
+        let (view, block, scheme) = (&self.view, task.block, &self.blocking.scheme);
+        let (size, channels) = (&block.size, view.channels_of_phase());
+        let ([rows, columns], slot_len) = (size.input(), size.slot_len(scheme, view.channels));
+        let v = &mut scratch.v[slice % self.slots() * slot_len..][..slot_len];
+        scratch.zeros.fill(T::Acc::ZERO);
+        // In the order of memory: where a tile has less than a vector of channels, the next one overwrites what is too
+        // much.
+        for phase in 0..view.strides[0] * view.strides[1] {
+            for (image, row) in (0..size.images).flat_map(|image| (0..rows).map(move |row| (image, row))) {
+                let tile = phase * size.input_tiles() + image * size.image_input_tiles() + row * columns;
+                let source = self.pixel_rows(io, task, (slice, phase), (image, row), (scratch.rows_in, scratch.zeros));
+                scheme.kernel.input_pixels(&source, columns, &mut v[tile * channels..], block.v_plane);
             }
-            if inside.is_empty() {
-                continue;
-            }
-            let column = (first + (inside.start * step) as isize).unsigned_abs();
-            let pixel = window.pixel + r * rows_of_x.row_stride + column;
-            let (x, x_pixel) = (&io.x[strides.at(0, channel, pixel)..], step * strides.position);
-            let size = (inside.len(), count);
-            rows_of_channels(self.isa, size, (x, x_pixel), (&mut rows[inside.start..], of_channel));
         }
+    }
+
+    /// The rows of X that row `row` of the tiles of an image reads, in a phase of the strides. They are copied if they
+    /// are no vectors of the type of sums, or if some of them are [free](convoke_kernels::winograd::Spare).
+    fn pixel_rows<'s>(
+        &self,
+        io: &Io<'s, T>,
+        task: &TileTask<'_, T::Acc>,
+        (slice, phase): (usize, usize),
+        (image, row): (usize, usize),
+        (copy, zeros): (&'s mut [T::Acc], &'s [T::Acc]),
+    ) -> TilePixels<'s, T::Acc> {
+        let (view, size, Scheme { kernel, down: of_axis, .. }) = (&self.view, &task.block.size, &self.blocking.scheme);
+        let (AxisRoles { depth, down: axis, along: axis_along }, [s_down, s_along]) = (&view.roles, view.strides);
+        let sub = SubImage::new(&view.roles, task.place.image + image);
+        let down = sub.down.in_stride(axis, phase / s_along, s_down);
+        let along = sub.along.in_stride(axis_along, phase % s_along, s_along);
+        let [m_down, m_along] = self.blocking.scheme.outputs();
+        let (y, x) = ((task.place.row + row) * m_down, task.place.column * m_along);
+        let known = of_axis.tile.values - if row + 1 == size.rows { size.spare } else { 0 };
+        let (live, inside) = (down.inside(y, known), along.inside(x, task.block.planes.row_len()));
+        let (channels, pixel) = (view.channels_of_phase(), view.pixel(kernel.lanes()));
+        let mut source = TilePixels { rows: [None; MOST_VALUES], inside, step: pixel, channels, zeros };
+        if live.is_empty() || source.inside.is_empty() {
+            return source;
+        }
+        let (width, step) = (source.inside.len(), along.step * io.strides.x.position);
+        let column = along.place(x + source.inside.start) - axis_along.pad_begin;
+        let row_of_x = |i: usize| {
+            let row = (slice - depth.pad_begin) * axis.input + down.place(y + i) - axis.pad_begin;
+            io.strides.x.at(sub.image, task.group * channels, row * axis_along.input + column)
+        };
+        if let Some(x) = T::as_acc(io.x).filter(|_| pixel == channels && known == of_axis.tile.values) {
+            live.for_each(|i| source.rows[i] = x.get(row_of_x(i)..));
+            return TilePixels { step, ..source };
+        }
+        let row_len = (width * pixel).next_multiple_of(kernel.lanes());
+        let copy = &mut copy[..of_axis.tile.values * row_len];
+        for i in live.clone() {
+            let to = (&mut copy[i * row_len..][..width * pixel], pixel);
+            widen_pixels(self.isa, (&io.x[row_of_x(i)..], step), channels, to);
+        }
+        if known < of_axis.tile.values {
+            kernel.extend(task.block.planes.spare(), &live, copy);
+        }
+        for (i, row) in copy.chunks_exact(row_len).enumerate().filter(|(i, _)| live.contains(i) || *i >= known) {
+            source.rows[i] = Some(row);
+        }
+        source
     }
 
     /// The part of a slice of X that the block's tiles read in one image, or its rows of phase `phase`
@@ -250,7 +271,7 @@ impl<T: Element> Winograd<T> {
         let (roles, [s_down, stride]) = (&self.view.roles, self.view.strides);
         let (depth, down, along, planes) = (&roles.depth, &roles.down, &roles.along, &task.block.planes);
         let sub = SubImage::new(roles, task.place.image + image);
-        let down_phase = if s_down == 1 { sub.down } else { WinogradPhase::of_stride(down, phase, s_down) };
+        let down_phase = sub.down.in_stride(down, phase, s_down);
         // The padded position of the block's first row and element in their phases.
         let [m_down, m_along] = self.blocking.scheme.outputs();
         let (y, x) = (task.place.row * m_down, task.place.column * m_along);
@@ -270,8 +291,7 @@ impl<T: Element> Winograd<T> {
             (x * stride) as isize - along.pad_begin as isize
         };
         let channel = (sub.image * self.view.groups + task.group) * self.geometry.in_channels_per_group();
-        let row_of = |plane: usize| (plane * depth.input + slice - depth.pad_begin) * down.input + first_row;
-        let (begin, pixel) = (row_of(channel) * along.input, row_of(sub.image) * along.input);
-        InputWindow { begin, pixel, rows: rows.len(), elements: elements.len(), first, border }
+        let begin = ((channel * depth.input + slice - depth.pad_begin) * down.input + first_row) * along.input;
+        InputWindow { begin, rows: rows.len(), elements: elements.len(), first, border }
     }
 }

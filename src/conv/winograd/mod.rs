@@ -23,6 +23,7 @@ mod conv;
 mod cost;
 mod input;
 mod pack;
+mod products;
 mod run;
 mod tiles;
 mod transposed;
@@ -38,6 +39,7 @@ use convoke_kernels::{Real, WinogradKernel};
 use self::blocking::Blocking;
 use self::cost::{BlockingEstimate, CostModel, MOST_SCRATCH_BYTES};
 use self::pack::PackedLayout;
+use self::products::pixel_kernel_name;
 use self::run::{ScratchPieces, Winograd};
 use self::tiles::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
 use self::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
@@ -75,8 +77,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let alone = if most_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
     let blocking = if request.threads == 1 { alone.blocking } else { best(request.threads)?.blocking };
     let size = blocking.blocks.largest();
-    let tiles =
-        ChannelTiles::<T::Acc>::new(request.machine, size.gemms(false).1 * size.columns).ok_or_else(no_kernel)?;
+    let width = size.gemms(false).1 * size.columns;
+    let tiles = ChannelTiles::<T::Acc>::new(request.machine, width).ok_or_else(no_kernel)?;
+    let products = match view.reads_pixels {
+        true => pixel_kernel_name::<T::Acc>(request.isa(), width).ok_or_else(no_kernel)?,
+        false => tiles.name(),
+    };
     if !size.fits(&scheme, &view, blocking.chunk.slots(&view.roles.depth)) {
         return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
     }
@@ -88,7 +94,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let pieces = ScratchPieces::book::<T>(&mut scratch, &view, &blocking, tiles.nr(), interleaved);
     let recipe = Recipe {
         kernel: scheme.kernel.name(),
-        details: details(&view, &blocking, &tiles),
+        details: details(&view, &blocking, products),
         layout: weight_layout(scheme.kernel),
         packed_len: layout.len(),
         tasks: blocking.tasks(&view),
@@ -145,16 +151,15 @@ fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
     WeightLayout::Winograd { down: kernel.down(), along: kernel.along() }
 }
 
-fn details<T: Real>(view: &WinogradView, blocking: &Blocking<T>, tiles: &ChannelTiles<T>) -> String {
+fn details<T: Real>(view: &WinogradView, blocking: &Blocking<T>, products: &str) -> String {
     let Blocking { scheme, blocks, parts, chunk } = blocking;
     let size = blocks.place(0, 0).size;
     let images = if size.images > 1 { format!("{} x ", size.images) } else { String::new() };
     let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
     let slices = if chunk.slices > 1 { format!(" and {} slices", chunk.slices) } else { String::new() };
     format!(
-        "{} by {}, {}, {} of {images}{} x {} tiles, weights in {}, {}{slices} at a time{past_cache}",
+        "{} by {products}, {}, {} of {images}{} x {} tiles, weights in {}, {}{slices} at a time{past_cache}",
         scheme.kernel.name(),
-        tiles.name(),
         Count(scheme.filters(), "filter"),
         Count(blocks.of_image(), "block"),
         size.rows,

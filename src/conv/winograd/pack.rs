@@ -14,8 +14,8 @@ use crate::conv::channel_tiles::ChannelTiles;
 /// The places in the packed filters. For each group and panel of filters there are `[value][step of
 /// k][filter]`. W follows behind all groups.
 ///
-/// For each value, the steps of k are ordered by slice (a tap of the depth axis). All slices have the
-/// same steps.
+/// For each value, the steps of k are ordered by slice (a tap of the depth axis), and then as [`TileSteps`] says. All
+/// slices have the same steps.
 pub(super) struct PackedLayout {
     /// Filters of a group, rounded up to whole vectors.
     padded: usize,
@@ -71,6 +71,11 @@ impl PackedLayout {
         begin + steps.start * nr..begin + steps.end * nr
     }
 
+    /// Whether some value has a list of steps.
+    pub(super) fn has_list(&self, list: usize) -> bool {
+        self.values.iter().any(|value| value.list == list)
+    }
+
     pub(super) fn value(&self, value: usize) -> &PackedValue {
         &self.values[value]
     }
@@ -79,7 +84,7 @@ impl PackedLayout {
 pub(super) struct PackedValue {
     /// The number of its list of steps, and the steps of that list.
     pub(super) list: usize,
-    pub(super) count: usize,
+    count: usize,
     /// Where its steps begin among those of a panel.
     start: usize,
 }

@@ -5,24 +5,20 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::winograd::{Pixels, Planes, Products};
-use convoke_kernels::{ChannelKernel, Dest, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, activation_kernel};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, activation_kernel};
 
 use super::blocking::{BlockPlace, BlockSize, Blocking, MOST_SLICES, spread};
 use super::cost::CostModel;
-use super::pack::{self, PackedLayout, PackedValue};
-use super::tiles::LISTS;
+use super::pack::{self, PackedLayout};
+use super::products::BlockProducts;
 use super::view::{SubImage, WinogradView, distance};
-use crate::conv::channel_tiles::{ChannelTiles, PanelPrefetch, Rate};
+use crate::conv::channel_tiles::ChannelTiles;
 use crate::conv::contract::{Io, Lowering, Request};
 use crate::conv::store::Finish;
 use crate::element::{Compute, Element};
 use crate::exec::split::{Patch, Shape, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::{Geometry, reference};
-
-/// Steps of k that are summed at a time, at most. A longer running sum would have larger errors, and the
-/// filters of so many steps stay in the L1 cache for all tiles.
-const MOST_STEPS: usize = 192;
 
 /// How Conv and ConvTranspose differ: the taps of filters, and where outputs go in Y.
 pub(super) trait TileOperator<T: Element>: Send + Sync {
@@ -94,84 +90,11 @@ pub(super) struct RowScratch<'a, T> {
     pub(super) marks: &'a mut [u8],
 }
 
-/// A kernel call for some tiles of a GEMM. The tiles are the kernel's pixels.
-struct GemmCall<T: Real> {
-    /// The first tile's place among the transformed ones.
-    v: usize,
-    /// Its place among the products.
-    tile: usize,
-    count: usize,
-    /// The kernels for wide panels and for narrow ones.
-    kernels: [&'static ChannelKernel<T>; 2],
-}
-
-impl<T: Real> GemmCall<T> {
-    fn kernel(&self, nr: usize) -> &'static ChannelKernel<T> {
-        self.kernels[usize::from(nr < self.kernels[0].nr())]
-    }
-}
-
-/// The calls for one value and one panel: GEMM after GEMM, `of_gemm` calls each.
-struct GemmCalls<T: Real> {
-    all: Vec<GemmCall<T>>,
-    of_gemm: usize,
-    rate: Rate,
-}
-
-impl<T: Real> GemmCalls<T> {
-    fn new(request: &Request<'_, impl Element<Acc = T>>, size: &BlockSize, is_short: bool) -> Option<Self> {
-        let (first, rows) = size.gemms(is_short);
-        if rows == 0 {
-            return Some(Self { all: Vec::new(), of_gemm: 1, rate: Rate::new(request.machine) });
-        }
-        let tiles = ChannelTiles::new(request.machine, rows * size.columns)?;
-        let call = |row: usize, t: usize| {
-            let pixels = tiles.pixels(t);
-            let kernels = [tiles.nr(), 1].map(|channels| tiles.kernel(pixels.len(), channels));
-            let (v, tile) = (size.row_start(row) + pixels.start, row * size.columns + pixels.start);
-            GemmCall { v, tile, count: pixels.len(), kernels }
-        };
-        let all = first.flat_map(|row| (0..tiles.count).map(move |t| (row, t))).map(|(row, t)| call(row, t)).collect();
-        Some(Self { all, of_gemm: tiles.count, rate: tiles.rate() })
-    }
-
-    /// Multiplies one value of tiles, `v`, by the weights `[step of k][filter]` of a panel of `nr`
-    /// filters.
-    fn multiply(
-        &self,
-        (koff, v): (RowOffsetsRef<'_>, &[T]),
-        (weights, nr): (&[T], usize),
-        prefetch: &mut PanelPrefetch<'_, T>,
-        products: &mut [T],
-    ) {
-        let steps = koff.len();
-        let kc = if steps <= MOST_STEPS { steps.max(1) } else { steps.div_ceil(steps.div_ceil(MOST_STEPS)) };
-        for gemm in self.all.chunks(self.of_gemm) {
-            for k in (0..steps.max(1)).step_by(kc) {
-                let block_of_k = k..(k + kc).min(steps);
-                let koff = if steps <= MOST_STEPS { koff } else { koff.rows(block_of_k.clone()) };
-                let w = &weights[k * nr..block_of_k.end * nr];
-                for call in gemm {
-                    // With no steps of k, `v` may be empty.
-                    let x = v.get(call.v..).unwrap_or(&[]);
-                    let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
-                    call.kernel(nr).partial(x, koff, w, prefetch.during(koff.len()), tile, k > 0);
-                }
-            }
-        }
-    }
-}
-
 /// The tables of all blocks of one size.
 pub(super) struct BlockTables<T: Real> {
     pub(super) size: BlockSize,
     pub(super) planes: Planes,
-    /// The calls for values with products in all rows of tiles, and for values that are
-    /// [zero](Planes::drops) in the last row.
-    calls: [GemmCalls<T>; 2],
-    /// The row offsets of each list of steps. The slots of slices form a ring. The first slots occur
-    /// twice, so that slots that wrap around are contiguous.
-    koff: [RowOffsets; LISTS],
+    products: BlockProducts<T>,
     /// The distance of two values' transformed tiles.
     pub(super) v_plane: usize,
 }
@@ -185,23 +108,11 @@ impl<T: Real> BlockTables<T> {
         layout: &PackedLayout,
         (size, slots): (BlockSize, usize),
     ) -> Option<Self> {
-        let (scheme, taps) = (&model.scheme, view.roles.depth.kernel);
-        let slot_len = size.slot_len(scheme, view.channels);
-        let koff = core::array::from_fn(|list| {
-            if (0..scheme.kernel.values()).all(|value| layout.value(value).list != list) {
-                return RowOffsets::new(Vec::new());
-            }
-            let mut koff = Vec::with_capacity((slots + taps - 1) * layout.steps.count(list));
-            for slot in (0..slots + taps - 1).map(|slot| slot % slots * slot_len) {
-                let steps = layout.steps.steps(list);
-                koff.extend(steps.map(|(filter, c)| (slot + size.place(filter) + c * size.input_tiles()) as u32));
-            }
-            RowOffsets::new(koff)
-        });
+        let scheme = &model.scheme;
         // The last row is left out, unless the GEMMs then become so small that they take longer.
-        let is_short = model.gemms(&size, size.spare > 0).cycles() < model.gemms(&size, false).cycles();
-        let calls = [GemmCalls::new(request, &size, false)?, GemmCalls::new(request, &size, is_short)?];
-        Some(Self { planes: size.planes(scheme), calls, koff, v_plane: size.v_plane(scheme, view.channels), size })
+        let leaves_out = model.gemms(&size, size.spare > 0).cycles() < model.gemms(&size, false).cycles();
+        let products = BlockProducts::new(request, (view, scheme), layout, (&size, slots), leaves_out)?;
+        Some(Self { planes: size.planes(scheme), products, v_plane: size.v_plane(scheme, view.channels), size })
     }
 }
 
@@ -221,6 +132,7 @@ pub(super) struct ScratchPieces<A> {
     v: Piece<A>,
     products: Piece<A>,
     rows_in: Piece<A>,
+    zeros: Piece<A>,
     rows_out: Piece<A>,
     interleaved: Piece<A>,
     marks: Piece<u8>,
@@ -243,20 +155,30 @@ impl<A: Compute> ScratchPieces<A> {
         interleaved: usize,
     ) -> Self {
         let Blocking { scheme, blocks, chunk, .. } = blocking;
-        let (lanes, stride, largest) = (scheme.kernel.lanes(), view.strides[1], blocks.largest());
+        let (lanes, largest) = (scheme.kernel.lanes(), blocks.largest());
         let planes = largest.planes(scheme);
-        let phase_rows = planes.rows() * planes.row_len() * largest.images;
+        let pixel = if view.reads_pixels { view.pixel(lanes) } else { 0 };
+        let is_spare = scheme.spare(&view.roles) > 0;
+        let rows_in = match view.reads_pixels {
+            // The rows that a row of tiles reads.
+            true if !T::DIRECT || pixel > view.channels_of_phase() || is_spare => {
+                scheme.down.tile.values * (planes.row_len() * pixel).next_multiple_of(lanes)
+            }
+            false if !T::DIRECT || distance(&view.roles.along) > 1 || view.strides[1] > 1 => {
+                planes.rows() * planes.row_len() * largest.images * view.strides[1]
+            }
+            _ => 0,
+        };
         let product_plane = spread(largest.tiles() * nr, lanes);
         let product_panel = product_plane * scheme.kernel.values();
         let row_out = largest.columns * scheme.along.tile.outputs;
-        let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && stride == 1 && !view.transposes;
-        let at_once = if view.transposes { lanes } else { 1 };
         let slots = chunk.slots(&view.roles.depth);
         Self {
-            planes: ledger.book("planes", planes.scratch_len()),
+            planes: ledger.book("planes", if view.reads_pixels { 0 } else { planes.scratch_len() }),
             v: ledger.book("transformed tiles", largest.slot_len(scheme, view.channels) * slots),
             products: ledger.book("products", product_panel * chunk.panels * chunk.slices),
-            rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { phase_rows * stride * at_once }),
+            rows_in: ledger.book("rows of X", rows_in),
+            zeros: ledger.book("zeros", pixel),
             rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
             interleaved: ledger.book("rows of Y", interleaved.saturating_mul(row_out)),
             marks: ledger.book("marks", largest.columns),
@@ -273,6 +195,7 @@ impl<A: Compute> ScratchPieces<A> {
             v: arena.get(self.v),
             products: arena.get(self.products),
             rows_in: arena.get(self.rows_in),
+            zeros: arena.get(self.zeros),
             rows_out: arena.get(self.rows_out),
             interleaved: arena.get(self.interleaved),
             marks: arena.get(self.marks),
@@ -285,8 +208,11 @@ pub(super) struct Scratch<'a, A> {
     pub(super) planes: &'a mut [A],
     pub(super) v: &'a mut [A],
     products: &'a mut [A],
-    /// Rows of X of all images of a block, if they are converted, deinterleaved or transposed first.
+    /// Rows of X, if they are converted or deinterleaved first: of all images of a block; or of a row of tiles, if X has
+    /// its channels last.
     pub(super) rows_in: &'a mut [A],
+    /// A pixel of padding.
+    pub(super) zeros: &'a mut [A],
     /// Rows of pixels that kernels cannot write into Y.
     rows_out: &'a mut [A],
     /// Interleaved rows of Y, or pixels that are finished before they are rounded.
@@ -455,12 +381,12 @@ impl<T: Element> Winograd<T> {
         let all_taps = seen.iter().filter(|taps| !taps.is_empty()).cloned();
         let all_taps = all_taps.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
         // Values that are zero in the last row of tiles have no calls if there is no other row.
-        let is_short = |value: usize| block.planes.drops(value / kernel.along().values);
-        let calls = |value: usize| &block.calls[usize::from(is_short(value))];
-        let next_of = |value: usize| (value..kernel.values()).find(|value| !calls(*value).all.is_empty());
+        let is_short = |value: usize| block.planes.spare().drops(value / kernel.along().values);
+        let is_empty = |value: usize| block.products.is_empty(is_short(value));
+        let next_of = |value: usize| (value..kernel.values()).find(|value| !is_empty(*value));
         for value in 0..kernel.values() {
-            let PackedValue { list, count, .. } = *self.layout.value(value);
-            let (v, calls) = (&scratch.v[value * block.v_plane..], calls(value));
+            let steps = (self.layout.value(value).list, is_short(value));
+            let v = &scratch.v[value * block.v_plane..];
             for panel in panels.clone() {
                 // What is multiplied next is prefetched: the next panel, value, or chunk.
                 let next = match next_of(value + 1) {
@@ -474,17 +400,16 @@ impl<T: Element> Winograd<T> {
                 let next = next.map_or(&[][..], |(panel, value)| filters(panel, value, &all_taps));
                 let nr = self.panel(panel).1;
                 // The calls for all slices share the prefetching.
-                let first = calls.all.first().map(|first| first.kernel(nr));
-                let mut prefetch =
-                    first.map(|first| PanelPrefetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
+                let mut prefetch = block.products.prefetch(steps.1, next, (nr, seen.len()));
                 for (i, taps) in seen.iter().enumerate() {
                     // The slot of the slice of X that tap 0 meets, or would meet.
                     let slot = (slices.start + i) * depth.stride % slots;
-                    let koff = block.koff[list].rows((slot + taps.start) * count..(slot + taps.end) * count);
+                    let slots = slot + taps.start..slot + taps.end;
                     let at = self.products_at(i, panel - panels.start) + value * self.pieces.product_plane;
                     let products = &mut scratch.products[at..][..self.pieces.product_plane];
-                    if let Some(prefetch) = &mut prefetch {
-                        calls.multiply((koff, v), (filters(panel, value, taps), nr), prefetch, products);
+                    if !is_empty(value) {
+                        let weights = (filters(panel, value, taps), nr);
+                        block.products.multiply(steps, (v, slots), weights, &mut prefetch, products);
                     }
                     if is_short(value) {
                         clear_last_rows(&block.size, nr, products);

@@ -127,7 +127,7 @@ pub(super) const LISTS: usize = 4;
 /// 2x2) for 3x3 taps and stride 2 has 121 products instead of 144, because three of the four phases have
 /// a tap less. With a longer kernel, they are the filters that have `outputs` taps.
 ///
-/// The steps of a value are ordered by filter, then by channel of the view.
+/// The steps of a value are ordered by filter, then by channel of the view: by phase of the strides, then by channel of X.
 pub(super) struct TileSteps {
     /// Channels of X, and the stride along.
     channels: usize,
@@ -181,23 +181,36 @@ impl TileSteps {
         (0..self.values[0] * self.values[1]).map(|value| self.count(self.list_of(value))).sum()
     }
 
-    /// The steps of a list: filters down and along, and channels.
-    pub(super) fn steps(&self, list: usize) -> impl Iterator<Item = ([usize; 2], usize)> {
+    /// Channels of X of a group.
+    pub(super) fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// The taps of a list: filters down and along, and the phase of the strides.
+    pub(super) fn taps(&self, list: usize) -> impl Iterator<Item = ([usize; 2], usize)> {
         let [down, along] = self.phases(list);
         let filters = (0..down.len()).flat_map(|i| (0..along.len()).map(move |j| [i, j]));
         filters.flat_map(move |[i, j]| {
-            let rows = 0..down[i] * self.channels;
-            rows.flat_map(move |row| (0..along[j]).map(move |phase| ([i, j], row * self.stride + phase)))
+            let phases = (0..down[i]).flat_map(move |down| (0..along[j]).map(move |along| (down, along)));
+            phases.map(move |(down, along)| ([i, j], down * self.stride + along))
         })
+    }
+
+    /// The steps of a list: filters down and along, and channels of the view.
+    pub(super) fn steps(&self, list: usize) -> impl Iterator<Item = ([usize; 2], usize)> {
+        let channels = self.channels;
+        self.taps(list).flat_map(move |(filter, phase)| (0..channels).map(move |c| (filter, phase * channels + c)))
     }
 
     /// The place of a channel of a filter in a list. None if the product is zero.
     pub(super) fn find(&self, list: usize, [i, j]: [usize; 2], channel: usize) -> Option<usize> {
         let [down, along] = self.phases(list);
-        let (row, phase) = (channel / self.stride, channel % self.stride);
+        let (phase, c) = (channel / self.channels, channel % self.channels);
+        let (phase_down, phase_along) = (phase / self.stride, phase % self.stride);
         let sum = |phases: &[usize]| phases.iter().sum::<usize>();
         let before = self.channels * (sum(&down[..i]) * sum(along) + down[i] * sum(&along[..j]));
-        (row < down[i] * self.channels && phase < along[j]).then(|| before + row * along[j] + phase)
+        let is_there = phase_down < down[i] && phase_along < along[j];
+        is_there.then(|| before + (phase_down * along[j] + phase_along) * self.channels + c)
     }
 }
 

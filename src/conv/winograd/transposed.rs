@@ -104,7 +104,7 @@ fn view(geometry: &Geometry, axes: &[OutputPhases; 3]) -> Result<WinogradView, S
         filters,
         stores: PixelStores::Interleaved,
         roles,
-        transposes: geometry.x_layout == Layout::ChannelsLast,
+        reads_pixels: geometry.x_layout == Layout::ChannelsLast,
     })
 }
 

@@ -18,8 +18,7 @@ pub(super) const MOST_STEPS: usize = 1 << 13;
 pub(super) struct WinogradView {
     pub(super) batch: usize,
     pub(super) groups: usize,
-    /// Channels of a group. Conv with strides has one for each phase down, channel of X, and phase
-    /// along, in that order.
+    /// Channels of a group. Conv with strides has one for each phase down, phase along, and channel of X, in that order.
     pub(super) channels: usize,
     /// Conv's strides, down and along.
     pub(super) strides: [usize; 2],
@@ -28,8 +27,8 @@ pub(super) struct WinogradView {
     pub(super) filters: usize,
     pub(super) stores: PixelStores,
     pub(super) roles: AxisRoles,
-    /// Whether X has its channels last: then rows of it are transposed.
-    pub(super) transposes: bool,
+    /// Whether X has its channels last: then vectors of channels are transformed.
+    pub(super) reads_pixels: bool,
 }
 
 /// How pixels get into Y.
@@ -46,6 +45,24 @@ pub(super) enum PixelStores {
 }
 
 impl WinogradView {
+    /// Channels of X of a group, which each phase of the strides has.
+    pub(super) fn channels_of_phase(&self) -> usize {
+        self.channels / (self.strides[0] * self.strides[1])
+    }
+
+    /// Elements of a pixel of X as kernels with `lanes` lanes read it: a vector at least.
+    pub(super) fn pixel(&self, lanes: usize) -> usize {
+        self.channels_of_phase().max(lanes)
+    }
+
+    /// The number of the row of transformed tiles that a channel has. Rows are ordered by phase down, channel of X, and
+    /// phase along, because a row of X is taken apart into all phases along.
+    pub(super) fn row_of_v(&self, channel: usize) -> usize {
+        let (channels, stride) = (self.channels_of_phase(), self.strides[1]);
+        let (phase, c) = (channel / channels, channel % channels);
+        (phase / stride * channels + c) * stride + phase % stride
+    }
+
     /// The taps of phase `phase` of the stride on an axis (0 is down, 1 along).
     pub(super) fn phase_taps(&self, axis: usize, phase: usize) -> usize {
         self.taps[axis].saturating_sub(phase).div_ceil(self.strides[axis])
@@ -166,9 +183,9 @@ impl WinogradPhase {
         Self { first, step, output, pad: axis.pad_begin, input: axis.input }
     }
 
-    /// Phase `first` of a stride over X.
-    pub(super) fn of_stride(axis: &Axis, first: usize, stride: usize) -> Self {
-        Self { first, step: stride, output: axis.output, pad: axis.pad_begin, input: axis.input }
+    /// The same positions; or, with a stride over X, those of phase `phase` of it.
+    pub(super) fn in_stride(self, axis: &Axis, phase: usize, stride: usize) -> Self {
+        if stride == 1 { self } else { Self { first: phase, step: stride, output: axis.output, ..self } }
     }
 
     /// The element of Y's axis that output `o` is.

@@ -789,6 +789,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
         let sizes = format!("{}, {}, {}, {}", down.values, along.values, down.outputs, along.outputs);
         paths.push(format!("winograd::split::<{}, {}>", along.values, along.outputs));
         paths.push(format!("winograd::input::<{}, {}>", down.values, along.values));
+        paths.push(format!("winograd::input_pixels::<{}, {}, {}>", down.values, along.values, along.outputs));
         paths.push(format!("winograd::output::<{sizes}>"));
         let is_straight = isa == Isa::Avx512 && ["4, 4, 2, 2", "6, 4, 4, 2", "6, 6, 4, 4"].contains(&sizes.as_str());
         paths.extend(is_straight.then(|| format!("winograd::straight::<{sizes}>")));
