@@ -348,7 +348,8 @@ fn transformed_pixels<T: Real>(
         }
     }
     kernel.extend(&Spare::new(kernel.down(), spare), live, &mut rows[..if spare > 0 { values * len } else { 0 }]);
-    let mut source = TilePixels { rows: [None; MOST_VALUES], inside: inside.clone(), step, channels, zeros: &vec![T::ZERO; pixel] };
+    let mut source =
+        TilePixels { rows: [None; MOST_VALUES], inside: inside.clone(), step, channels, zeros: &vec![T::ZERO; pixel] };
     for i in (0..values).filter(|i| live.contains(i) || *i >= values - spare) {
         source.rows[i] = Some(&rows[i * len..][..(inside.len() - 1) * step + pixel]);
     }
@@ -398,7 +399,8 @@ fn vectors_of_channels_have_the_same_bits_as_vectors_of_tiles() {
                     let got = transformed_pixels(kernel, &x, (tiles, channels), (&live, &inside), spare);
                     for (c, x) in x.iter().enumerate() {
                         let want = transformed(kernel, x, (0, tiles), &inside, spare).concat();
-                        let bits = |v: &mut dyn Iterator<Item = &T>| v.map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
+                        let bits =
+                            |v: &mut dyn Iterator<Item = &T>| v.map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
                         let got = bits(&mut got.iter().skip(c).step_by(channels));
                         assert_eq!(got, bits(&mut want.iter()), "{kernel:?}, {channels} channels, {spare} spare");
                     }

@@ -151,13 +151,13 @@ fn weights_of_one_format_are_the_same_values() {
 #[test]
 #[cfg(target_endian = "little")]
 fn the_form_of_saved_weights_changes_with_their_version_only() {
-    const OF_VERSION_2: [(Isa, u64); 4] = [
-        (Isa::Portable, 0xec29_f963_437f_7dd9),
-        (Isa::Avx2, 0x815c_6066_6975_d271),
-        (Isa::Avx512, 0x7b3f_235d_7d41_6746),
+    const OF_VERSION_3: [(Isa, u64); 4] = [
+        (Isa::Portable, 0x8707_5d5d_2522_71af),
+        (Isa::Avx2, 0xac7b_4052_dcc9_ac1c),
+        (Isa::Avx512, 0xa4d9_901b_2524_8c90),
         (Isa::Neon, 0xc7d9_a92a_c6e6_e01a),
     ];
-    assert_eq!(OF_VERSION_2.len(), Isa::ALL.len(), "an ISA has no number");
+    assert_eq!(OF_VERSION_3.len(), Isa::ALL.len(), "an ISA has no number");
     // Each layout of weights has an algorithm that packs so. How another crate packs is its own affair. An
     // algorithm with a layout of its own goes to the end: then the numbers change, but not the version.
     const PACKS: [&str; 10] = [
@@ -183,7 +183,7 @@ fn the_form_of_saved_weights_changes_with_their_version_only() {
             }
         }
     }
-    let expected = OF_VERSION_2.into_iter().filter(|(isa, _)| isa.is_available());
+    let expected = OF_VERSION_3.into_iter().filter(|(isa, _)| isa.is_available());
     let found = expected.clone().map(|(isa, _)| {
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         add::<f32>(&mut hash, isa);

@@ -26,8 +26,8 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::points::{PAIRS, Points, has_single, pairs};
 use crate::winograd::{
-    Border, ExtendArgs, InputArgs, JOINED_VECTORS, Joined, MASKS, MOST_VALUES, OutputArgs, TilePixelArgs, SplitArgs,
-    StraightArgs, Tile, tiles_of_a_vector, visible_lanes,
+    Border, ExtendArgs, InputArgs, JOINED_VECTORS, Joined, MASKS, MOST_VALUES, OutputArgs, SplitArgs, StraightArgs,
+    Tile, TilePixelArgs, tiles_of_a_vector, visible_lanes,
 };
 
 /// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.

@@ -309,9 +309,12 @@ impl<T: Real> PixelProducts<T> {
                 let accumulates = (slot, tap, c) != (slots.start, 0, 0);
                 let (w, rest) = weights.split_at((end - tap) * count * nr);
                 weights = rest;
-                for ((place, tile), run) in gemms.first.iter().flat_map(|first| gemms.runs.iter().map(move |run| (first, run))) {
+                for ((place, tile), run) in
+                    gemms.first.iter().flat_map(|first| gemms.runs.iter().map(move |run| (first, run)))
+                {
                     let table = &run.tables[list][tap * (1 + run.pixels)..end * (1 + run.pixels)];
-                    let taps = PixelTaps::new(table, 1, run.pixels).repeated(run.calls, run.pixels * channels).in_order();
+                    let taps =
+                        PixelTaps::new(table, 1, run.pixels).repeated(run.calls, run.pixels * channels).in_order();
                     let x = v.get((place + run.first) * channels + c..).unwrap_or(&[]);
                     let kernel = run.kernels[usize::from(nr < run.kernels[0].nr())];
                     let x = PixelInput { x, zeros: &[], channels: count, taps };
