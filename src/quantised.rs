@@ -475,7 +475,7 @@ impl QuantisedWeights {
             }
         }
         let order = self.format.as_ref().map(|format| format.order);
-        let is_kept = matches!(order, Some(DotFormat::Gemm(_, _, Unit::Bytes, _)));
+        let is_kept = order.is_some_and(|order| order.unit == Unit::Bytes);
         let x_zero = if is_kept { i32::from(x_zero_point.unsigned()) } else { 0 };
         let mut add = zeros(channels, format_args!("{op}: scaled sums"))?;
         let mut scale = zeros(channels, format_args!("{op}: scales"))?;

@@ -1,8 +1,9 @@
 //! Convolution of bytes: what kernels multiply, descriptors, and the pass that requantises their sums.
 //!
 //! A kernel of [`pixel_gemm`](crate::PixelKernel) multiplies [units](Unit) of 32 bits, which hold values of neighbouring
-//! channels, and adds the products of a unit to one sum of 32 bits. All sums are exact as long as they fit, so that their
-//! order does not matter.
+//! channels, and adds the products of a unit to one sum of 32 bits. One of [`pixel_dw`](DepthwisePixelKernel) multiplies
+//! units that hold neighbouring taps of a channel. All sums are exact as long as they fit, so that their order does not
+//! matter.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -33,7 +34,7 @@ pub struct DotKernels {
     pub(crate) unit: Unit,
     /// By width, the narrowest first, and then by pixels.
     pub(crate) pixel: &'static [PixelKernel<i32>],
-    /// For groups of one channel and [`Unit::One`], by pixels. None for bytes.
+    /// For groups of one channel, by pixels.
     pub(crate) depthwise: &'static [DepthwisePixelKernel<i32>],
     /// Lanes of a vector whose first values come before their second ones; 0 where the values of a unit are neighbours.
     pub(crate) split_lanes: usize,
@@ -52,7 +53,7 @@ impl DotKernels {
         self.pixel.chunk_by(|a, b| a.nrv() == b.nrv())
     }
 
-    /// The kernels for groups of one channel, by pixels: they multiply [`Unit::One`].
+    /// The kernels for groups of one channel, by pixels. Their weights are not [arranged](Self::arrange).
     #[must_use]
     pub fn depthwise(&self) -> &'static [DepthwisePixelKernel<i32>] {
         self.depthwise
@@ -75,45 +76,31 @@ impl DotKernels {
         }
     }
 
-    /// Makes units of pixels, which become `pixel` elements apart. Values of the last unit of a pixel that there are not
-    /// become zero.
+    /// Makes units of the channels of pixels, which become `pixel` elements apart. Values of the last unit of a pixel that
+    /// there are not become zero.
     ///
     /// # Panics
     /// If X is too short, or units do not fit their pixels.
-    pub fn units_of_pixels<X: Byte>(
-        &self,
-        unit: Unit,
-        x: &BytePixels<'_, X>,
-        zero: X,
-        (to, pixel): (&mut [i32], usize),
-    ) {
-        assert!(pixel > 0 && x.channels.div_ceil(unit.channels()) <= pixel, "the units do not fit a pixel");
+    pub fn units_of_pixels<X: Byte>(&self, x: &BytePixels<'_, X>, zero: X, (to, pixel): (&mut [i32], usize)) {
+        assert!(pixel > 0 && x.channels.div_ceil(self.unit.values()) <= pixel, "the units do not fit a pixel");
         assert!(to.len().is_multiple_of(pixel), "the units end within a pixel");
         if to.is_empty() {
             return;
         }
         assert!(end(to.len() / pixel, x.pixel, x.channels) <= x.x.len(), "X is too short");
         // SAFETY: the code is that of this CPU.
-        unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(unit, x, zero.value(), to, pixel) };
+        unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(x, zero, to, pixel) };
     }
 
-    /// Makes units of the rows of neighbouring channels: the first ones that `unit` has, or fewer. The values of others
-    /// become zero.
+    /// Makes units of rows, the first of which is the first value of each unit. Rows that there are not have the zero
+    /// point. Rows behind those of a unit do not count.
     ///
     /// # Panics
     /// If a row is shorter than there are units.
-    pub fn units_of_rows<'a, X: Byte>(
-        &self,
-        unit: Unit,
-        channels: impl ExactSizeIterator<Item = &'a [X]>,
-        zero: X,
-        to: &mut [i32],
-    ) {
-        assert!((1..=unit.channels()).contains(&channels.len()), "a unit has other numbers of channels");
-        let (len, mut rows) = (to.len(), [&[][..]; MOST_CHANNELS]);
-        rows.iter_mut().zip(channels).for_each(|(row, channel)| *row = &channel[..len]);
+    pub fn units_of_rows<X: Byte>(&self, rows: [Option<&[X]>; MOST_VALUES], zero: X, to: &mut [i32]) {
+        let rows = rows.map(|row| row.map(|row| &row[..to.len()]));
         // SAFETY: the code is that of this CPU.
-        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)(unit, rows, zero.value(), to) };
+        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)(rows, zero, to) };
     }
 
     /// Finishes `rows` rows of sums, `sums_ld` apart, as [`Requantise`] says. Row i goes to `y[i * ld..]`.
@@ -163,8 +150,8 @@ pub fn kept_sums(zeros: &[i32]) -> PixelEpilogue<'_, i32> {
     PixelEpilogue { bias: zeros, residual: Residual::NONE, residual_ld: 0, activation }
 }
 
-/// Channels of a unit, at most.
-pub(crate) const MOST_CHANNELS: usize = 4;
+/// Values of a unit, at most.
+pub const MOST_VALUES: usize = 4;
 
 /// Lanes of a vector whose values are split, at most.
 const MOST_SPLIT_LANES: usize = 4;
@@ -205,11 +192,11 @@ pub(crate) struct RequantiseArgs<O> {
 /// A pass, with channels along columns and along rows.
 type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<O>); 2];
 
-/// Passes that make units of bytes, from pixels and from rows of channels.
+/// Passes that make units of bytes, from the channels of pixels and from rows.
 #[derive(Clone, Copy)]
 pub(crate) struct UnitFns<X> {
-    pub(crate) pixels: unsafe fn(Unit, &BytePixels<'_, X>, i32, &mut [i32], usize),
-    pub(crate) rows: unsafe fn(Unit, [&[X]; MOST_CHANNELS], i32, &mut [i32]),
+    pub(crate) pixels: unsafe fn(&BytePixels<'_, X>, X, &mut [i32], usize),
+    pub(crate) rows: unsafe fn([Option<&[X]>; MOST_VALUES], X, &mut [i32]),
 }
 
 /// The passes of an ISA.

@@ -47,7 +47,7 @@ fn products(unit: Unit, x: i32, w: i32) -> i64 {
         Unit::Bytes => {
             x.to_le_bytes().iter().zip(w.to_le_bytes()).map(|(x, w)| i64::from(*x) * i64::from(w as i8)).sum()
         }
-        Unit::One | Unit::Pairs => {
+        Unit::Pairs => {
             let halves = |unit: i32| [i64::from(unit as i16), i64::from(unit >> 16)];
             halves(x).iter().zip(halves(w)).map(|(x, w)| x * w).sum()
         }
@@ -59,7 +59,6 @@ fn operands(numbers: &mut Numbers, unit: Unit, len: usize) -> Vec<i32> {
     let mut difference = || numbers.below(511) as i32 - 255;
     match unit {
         Unit::Bytes => units(numbers, len),
-        Unit::One => (0..len).map(|_| difference()).collect(),
         Unit::Pairs => (0..len).map(|_| pair([difference(), difference()])).collect(),
     }
 }
@@ -120,11 +119,9 @@ fn depthwise_tiles_are_sums_of_products() {
         for (kernel, channels) in kernels.depthwise().iter().flat_map(|kernel| [1, 8, 21, 70].map(|c| (kernel, c))) {
             for (taps, advance) in [(1, 1), (3, 1), (3, 2), (5, 1), (5, 2), (4, 1), (2, 3)] {
                 let (mr, width) = (kernel.mr(), 9);
-                let x = operands(numbers, Unit::One, width * channels);
-                // The other half of a unit of W is zero, so that the sign of X does not count there.
-                let w: Vec<i32> =
-                    operands(numbers, Unit::One, taps * channels).into_iter().map(|w| pair([w, 0])).collect();
-                let zeros = vec![0; channels];
+                let x = operands(numbers, kernels.unit(), width * channels);
+                let w = operands(numbers, kernels.unit(), taps * channels);
+                let (zeros, no_bias) = (operands(numbers, kernels.unit(), channels), vec![0; channels]);
                 let columns =
                     PixelColumns { first: -1, advance, taps, spacing: 1, step: 1, count: width, pixel: channels };
                 let rows = PixelRows {
@@ -140,16 +137,17 @@ fn depthwise_tiles_are_sums_of_products() {
                     columns,
                 };
                 let mut sums = vec![77; mr * channels];
-                kernel.run(&rows, (&w, 1), &mut Dest::from_slice(&mut sums), channels, &kept_sums(&zeros));
+                kernel.run(&rows, (&w, 1), &mut Dest::from_slice(&mut sums), channels, &kept_sums(&no_bias));
                 for (i, sum) in sums.iter().enumerate() {
                     let (pixel, c) = ((i / channels) as isize, i % channels);
                     let product = |tap: usize| {
                         let column = usize::try_from(pixel * advance as isize + tap as isize - 1);
-                        let x = column.ok().filter(|column| *column < width).map_or(0, |at| x[at * channels + c]);
-                        x * i32::from(w[tap * channels + c] as i16)
+                        let column = column.ok().filter(|column| *column < width);
+                        let x = column.map_or(zeros[c], |column| x[column * channels + c]);
+                        products(kernels.unit(), x, w[tap * channels + c])
                     };
-                    let expected: i32 = (0..taps).map(product).sum();
-                    assert_eq!(*sum, expected, "{kernel:?}, {channels} channels, {taps} taps, sum {i}");
+                    let expected: i64 = (0..taps).map(product).sum();
+                    assert_eq!(*sum, expected as i32, "{kernel:?}, {channels} channels, {taps} taps, sum {i}");
                 }
             }
         }
@@ -159,27 +157,28 @@ fn depthwise_tiles_are_sums_of_products() {
 fn check_units<X: Byte>(of: impl Fn(u64) -> X) {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(9);
-        let all = if kernels.unit() == Unit::Bytes { vec![Unit::Bytes] } else { vec![Unit::One, Unit::Pairs] };
-        for (unit, channels) in all.into_iter().flat_map(|unit| [1_usize, 2, 3, 4, 7, 8, 9, 40].map(|c| (unit, c))) {
-            let (pixels, of_unit, zero) = (37, unit.channels(), of(numbers.below(256)));
+        let unit = kernels.unit();
+        for channels in [1_usize, 2, 3, 4, 7, 8, 9, 40] {
+            let (pixels, of_unit, zero) = (37, unit.values(), of(numbers.below(256)));
             let count = channels.div_ceil(of_unit);
             for (gap, room) in [(0, 0), (3, 2)] {
                 let (x_pixel, pixel) = (channels + gap, count + room);
                 let x: Vec<X> = (0..pixels * x_pixel).map(|_| of(numbers.below(256))).collect();
                 let value = |p: usize, c: usize| (c < channels).then(|| x[p * x_pixel + c]);
-                let expected = |p: usize, u: usize| {
+                // Bytes that there are not are zero, or the zero point if they are a row's.
+                let expected = |p: usize, u: usize, missing: u8| {
                     let values = |i: usize| value(p, u * of_unit + i).map_or(0, |x| x.value() - zero.value());
+                    let bytes = |i: usize| value(p, u * of_unit + i).map_or(missing, X::unsigned);
                     match unit {
-                        Unit::One => values(0),
                         Unit::Pairs => pair([values(0), values(1)]),
-                        Unit::Bytes => four([0, 1, 2, 3].map(|i| value(p, u * of_unit + i).map_or(0, X::unsigned))),
+                        Unit::Bytes => four([0, 1, 2, 3].map(bytes)),
                     }
                 };
                 let mut to = vec![77; pixels * pixel];
                 let input = BytePixels { x: &x, pixel: x_pixel, channels };
-                kernels.units_of_pixels(unit, &input, zero, (&mut to, pixel));
+                kernels.units_of_pixels(&input, zero, (&mut to, pixel));
                 for (p, to) in to.chunks(pixel).enumerate() {
-                    let units: Vec<i32> = (0..count).map(|u| expected(p, u)).collect();
+                    let units: Vec<i32> = (0..count).map(|u| expected(p, u, 0)).collect();
                     assert_eq!(to[..count], units, "{kernels:?}, {unit}, {channels} channels, pixel {p}");
                     assert!(to[count..].iter().all(|unit| *unit == 77), "{kernels:?}: the gap stays");
                 }
@@ -187,9 +186,9 @@ fn check_units<X: Byte>(of: impl Fn(u64) -> X) {
                     (0..channels).map(|c| (0..pixels).map(|p| x[p * x_pixel + c]).collect()).collect();
                 for u in 0..count {
                     let mut to = vec![77; pixels];
-                    let some = &rows[u * of_unit..channels.min((u + 1) * of_unit)];
-                    kernels.units_of_rows(unit, some.iter().map(|row| &row[..]), zero, &mut to);
-                    let units: Vec<i32> = (0..pixels).map(|p| expected(p, u)).collect();
+                    let row = |i: usize| rows.get(u * of_unit + i).filter(|_| i < of_unit).map(|row| &row[..]);
+                    kernels.units_of_rows([0, 1, 2, 3].map(row), zero, &mut to);
+                    let units: Vec<i32> = (0..pixels).map(|p| expected(p, u, zero.unsigned())).collect();
                     assert_eq!(to, units, "{kernels:?}, {unit}, {channels} channels, rows of unit {u}");
                 }
             }
@@ -281,7 +280,7 @@ fn slices_that_are_too_short_are_refused() {
             let (x, mut to) = (vec![0_u8; x], vec![0; units]);
             refusal(|| {
                 let x = BytePixels { x: &x, pixel, channels };
-                kernels.units_of_pixels(kernels.unit(), &x, 0, (&mut to, ld));
+                kernels.units_of_pixels(&x, 0, (&mut to, ld));
             })
         };
         assert_eq!(pixels(11, 4, 4, (3 * 4, 4)), "X is too short");

@@ -3,7 +3,7 @@
 //! They are loops over slices, which the compiler makes vectors of, with the instructions of the function that they are
 //! inlined into.
 
-use crate::dot::{Byte, BytePixels, MOST_CHANNELS, Output, RequantiseArgs, four, pair};
+use crate::dot::{Byte, BytePixels, MOST_VALUES, Output, RequantiseArgs, four, pair};
 use crate::unit::Unit;
 
 /// As [`DotKernels::units_of_pixels`].
@@ -11,48 +11,70 @@ use crate::unit::Unit;
 pub(crate) fn units_of_pixels<X: Byte>(
     unit: Unit,
     &BytePixels { x, pixel: x_pixel, channels }: &BytePixels<'_, X>,
-    zero: i32,
+    zero: X,
     (to, pixel): (&mut [i32], usize),
 ) {
     // Pixels without a gap are like one.
-    if x_pixel == channels && channels.is_multiple_of(unit.channels()) && channels / unit.channels() == pixel {
-        return units_of_channels(unit, &x[..to.len() * unit.channels()], zero, to);
+    if x_pixel == channels && channels.is_multiple_of(unit.values()) && channels / unit.values() == pixel {
+        return units_of_channels(unit, &x[..to.len() * unit.values()], zero, to);
     }
-    let count = channels.div_ceil(unit.channels());
-    let pixels =
-        to.chunks_exact_mut(pixel).enumerate().map(|(i, to)| (&x[i * x_pixel..][..channels], &mut to[..count]));
-    if channels > FEW_CHANNELS {
-        return pixels.for_each(|(x, to)| units_of_channels(unit, x, zero, to));
-    }
-    let missing = if unit == Unit::Bytes { 0 } else { zero };
-    for (x, to) in pixels {
-        let (mut values, mut unsigned) = ([missing; FEW_CHANNELS], [0; FEW_CHANNELS]);
-        for (i, x) in x.iter().enumerate() {
-            (values[i], unsigned[i]) = (x.value(), x.unsigned());
+    let count = channels.div_ceil(unit.values());
+    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+        let (x, to) = (&x[i * x_pixel..], &mut to[..count]);
+        if channels > FEW_CHANNELS {
+            units_of_channels(unit, &x[..channels], zero, to);
+            continue;
         }
-        for (u, to) in to.iter_mut().enumerate() {
-            *to = match unit {
-                Unit::One => values[u] - zero,
-                Unit::Pairs => pair([values[2 * u] - zero, values[2 * u + 1] - zero]),
-                Unit::Bytes => four([0, 1, 2, 3].map(|i| unsigned[4 * u + i])),
-            };
+        // What lies behind the pixel is read and masked, because loops of a known length have no branches.
+        let mut values = [zero; FEW_CHANNELS];
+        match x.first_chunk() {
+            Some(x) => values = *x,
+            None => values[..channels].copy_from_slice(&x[..channels]),
+        }
+        let units = match unit {
+            Unit::Pairs => {
+                let mut units = [0; FEW_CHANNELS / 2];
+                for c in 0..FEW_CHANNELS {
+                    units[c / 2] |= if c < channels { share(unit, values[c], zero, c % 2) } else { 0 };
+                }
+                units
+            }
+            Unit::Bytes => {
+                let mut bytes = [0; FEW_CHANNELS];
+                for c in 0..FEW_CHANNELS {
+                    bytes[c] = values[c].unsigned();
+                }
+                let bytes = u64::from_le_bytes(bytes) & u64::MAX.unbounded_shr(64 - 8 * channels as u32);
+                [bytes as i32, (bytes >> 32) as i32, 0, 0]
+            }
+        };
+        // Not a loop over the units that there are, which would be a call of `memcpy`.
+        for (u, unit) in units.into_iter().enumerate() {
+            if let Some(to) = to.get_mut(u) {
+                *to = unit;
+            }
         }
     }
 }
 
-/// Channels up to which a pixel is gathered in an array, because loops over vectors would be too short.
+/// Channels up to which a pixel is one array.
 const FEW_CHANNELS: usize = 8;
+
+/// The bits of value `i` of a unit.
+#[inline(always)]
+fn share<X: Byte>(unit: Unit, x: X, zero: X, i: usize) -> i32 {
+    match unit {
+        Unit::Pairs => ((x.value() - zero.value()) & 0xffff) << (16 * i),
+        Unit::Bytes => i32::from(x.unsigned()) << (8 * i),
+    }
+}
 
 /// Makes units of neighbouring channels.
 #[inline(always)]
-fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: i32, to: &mut [i32]) {
+fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: X, to: &mut [i32]) {
     match unit {
-        Unit::One => {
-            for (to, x) in to.iter_mut().zip(x) {
-                *to = x.value() - zero;
-            }
-        }
         Unit::Pairs => {
+            let zero = zero.value();
             let (pairs, rest) = x.as_chunks();
             for (to, [low, high]) in to.iter_mut().zip(pairs) {
                 *to = pair([low.value() - zero, high.value() - zero]);
@@ -75,31 +97,27 @@ fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: i32, to: &mut [i32]) {
     }
 }
 
-/// As [`DotKernels::units_of_rows`]. Rows that are missing are empty.
+/// As [`DotKernels::units_of_rows`].
 #[inline(always)]
-pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [&[X]; MOST_CHANNELS], zero: i32, to: &mut [i32]) {
-    let [a, b, c, d] = rows;
-    match unit {
-        Unit::Pairs if !b.is_empty() => {
-            for ((to, low), high) in to.iter_mut().zip(a).zip(b) {
+pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [Option<&[X]>; MOST_VALUES], zero: X, to: &mut [i32]) {
+    match (unit, rows) {
+        (Unit::Pairs, [Some(low), Some(high), ..]) => {
+            let zero = zero.value();
+            for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
                 *to = pair([low.value() - zero, high.value() - zero]);
             }
         }
-        Unit::One | Unit::Pairs => {
-            for (to, low) in to.iter_mut().zip(a) {
-                *to = if unit == Unit::One { low.value() - zero } else { pair([low.value() - zero, 0]) };
-            }
-        }
-        Unit::Bytes if !d.is_empty() => {
+        (Unit::Bytes, [Some(a), Some(b), Some(c), Some(d)]) => {
             for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
                 *to = four([a.unsigned(), b.unsigned(), c.unsigned(), d.unsigned()]);
             }
         }
-        Unit::Bytes => {
+        _ => {
             to.fill(0);
-            for (i, row) in rows.into_iter().enumerate() {
-                for (to, x) in to.iter_mut().zip(row) {
-                    *to |= i32::from(x.unsigned()) << (8 * i);
+            for (i, row) in rows[..unit.values()].iter().enumerate() {
+                match row {
+                    Some(row) => to.iter_mut().zip(*row).for_each(|(to, x)| *to |= share(unit, *x, zero, i)),
+                    None => to.iter_mut().for_each(|to| *to |= share(unit, zero, zero, i)),
                 }
             }
         }
@@ -112,15 +130,36 @@ pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [&[X]; MOST_CHANNELS], ze
 /// Memory: as [`RequantiseArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn by_columns<O: Output>(args: &RequantiseArgs<O>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise. Rows have as many channels as a block.
     unsafe {
-        let add = core::slice::from_raw_parts(args.add, args.len);
-        let scale = core::slice::from_raw_parts(args.scale, args.len);
-        for i in 0..args.rows {
-            let sums = core::slice::from_raw_parts(args.sums.add(i * args.sums_ld), args.len);
-            let y = args.y.add(i * args.ld);
-            for j in 0..args.len {
-                y.add(j).write(O::finish(sums[j].wrapping_add(add[j]), scale[j], args.zero));
+        match args.len {
+            16.. => in_blocks::<O, 16>(args),
+            8..16 => in_blocks::<O, 8>(args),
+            _ => in_blocks::<O, 1>(args),
+        }
+    }
+}
+
+/// As [`by_columns`], in blocks of `N` channels, which the compiler makes vectors of. The last one overlaps the one before
+/// it.
+///
+/// # Safety
+/// Memory: as [`RequantiseArgs`] states. There are at least `N` channels, or none.
+#[inline(always)]
+unsafe fn in_blocks<O: Output, const N: usize>(args: &RequantiseArgs<O>) {
+    for i in 0..args.rows {
+        // SAFETY: the caller's promise. Blocks end within a row.
+        unsafe {
+            let (sums, y) = (args.sums.add(i * args.sums_ld), args.y.add(i * args.ld));
+            for j in (0..args.len).step_by(N).map(|j| j.min(args.len - N)) {
+                let (add, scale) = (&*args.add.add(j).cast::<[i32; N]>(), &*args.scale.add(j).cast::<[f32; N]>());
+                let sums = &*sums.add(j).cast::<[i32; N]>();
+                // Not in Y itself, which may be where sums are, for what the compiler knows.
+                let mut block = [O::finish(0, 1.0, 0); N];
+                for l in 0..N {
+                    block[l] = O::finish(sums[l].wrapping_add(add[l]), scale[l], args.zero);
+                }
+                y.add(j).cast::<[O; N]>().write(block);
             }
             look_up(args, y);
         }
@@ -169,11 +208,11 @@ macro_rules! kernels {
         mod $module:ident: $isa:expr, #[$attr:meta], $unit:ident in $vector:ident
         $(, split $lanes:literal)?;
         $name:literal: $($nr:literal x [$($mr:literal)+]),+;
-        $(dw: $dw_nr:literal x [$($dw_mr:literal)+];)?
+        dw: $dw_nr:literal x [$($dw_mr:literal)+];
     ) => {
         pub(crate) mod $module {
             use super::vector::$vector as V;
-            use crate::dot::{BytePixels, DotKernels, DotPasses, RequantiseArgs, UnitFns};
+            use crate::dot::{BytePixels, DotKernels, DotPasses, MOST_VALUES, RequantiseArgs, UnitFns};
             use crate::generic::dot::{by_columns, by_rows};
             use crate::unit::Unit;
             use crate::isa::Code;
@@ -187,15 +226,13 @@ macro_rules! kernels {
                 unsafe { crate::generic::pixel::sums::<V, MR, NRV>(args) }
             }
 
-            $(
-                /// # Safety
-                /// As for the generic kernel, with this ISA and these sizes.
-                #[$attr]
-                unsafe fn pixel_dw<const MR: usize>(args: &crate::pixel_depthwise::DepthwisePixelArgs<i32>) {
-                    // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::pixel_depthwise::sums::<V, MR, { $dw_nr / V::LANES }>(args) }
-                }
-            )?
+            /// # Safety
+            /// As for the generic kernel, with this ISA and these sizes.
+            #[$attr]
+            unsafe fn pixel_dw<const MR: usize>(args: &crate::pixel_depthwise::DepthwisePixelArgs<i32>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::pixel_depthwise::sums::<V, MR, { $dw_nr / V::LANES }>(args) }
+            }
 
             macro_rules! passes {
                 ($t:ident) => {{
@@ -223,15 +260,15 @@ macro_rules! kernels {
                     /// # Safety
                     /// CPU: the ISA.
                     #[$attr]
-                    unsafe fn pixels(unit: Unit, x: &BytePixels<'_, $t>, zero: i32, to: &mut [i32], pixel: usize) {
-                        crate::generic::dot::units_of_pixels(unit, x, zero, (to, pixel));
+                    unsafe fn pixels(x: &BytePixels<'_, $t>, zero: $t, to: &mut [i32], pixel: usize) {
+                        crate::generic::dot::units_of_pixels(Unit::$unit, x, zero, (to, pixel));
                     }
 
                     /// # Safety
                     /// CPU: the ISA.
                     #[$attr]
-                    unsafe fn rows(unit: Unit, rows: [&[$t]; 4], zero: i32, to: &mut [i32]) {
-                        crate::generic::dot::units_of_rows(unit, rows, zero, to);
+                    unsafe fn rows(rows: [Option<&[$t]>; MOST_VALUES], zero: $t, to: &mut [i32]) {
+                        crate::generic::dot::units_of_rows(Unit::$unit, rows, zero, to);
                     }
                     UnitFns { pixels, rows }
                 }};
@@ -244,11 +281,11 @@ macro_rules! kernels {
                     ($mr, $nr),
                     pixel_gemm::<$mr, { $nr / V::LANES }>,
                 ).of(Unit::$unit)),+),+],
-                depthwise: &[$($(crate::DepthwisePixelKernel::of_units::<V>(
+                depthwise: &[$(crate::DepthwisePixelKernel::of_units::<V>(
                     (concat!($name, "_pixel_dw_", $dw_mr, "x", $dw_nr), $isa),
                     ($dw_mr, $dw_nr),
                     pixel_dw::<$dw_mr>,
-                ).of(Unit::$unit)),+)?],
+                ).of(Unit::$unit)),+],
                 split_lanes: 0 $(+ $lanes)?,
                 passes: Code::new($isa, DotPasses {
                     of_u8: units!(u8),

@@ -1,17 +1,21 @@
 //! The methods of [`gemm`](super::gemm) and [`depthwise`](super::depthwise) for bytes: exact sums of 32 bits, which are
 //! requantised on their way into Y.
 //!
-//! X is always copied, in [units](Unit) of neighbouring channels. As pairs of 16 bits, values have lost their zero point,
+//! X is always copied, in [units](Unit) of neighbouring channels, or of [neighbouring taps](RowUnits) of depthwise layers.
+//! As pairs of 16 bits, values have lost their zero point,
 //! so that padding is zero. As four bytes they keep it: then padding is the zero point, no tap is left out, and a term for
 //! each output channel takes the zero point away again.
 
 use alloc::string::String;
 
-use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
+use convoke_kernels::dot::{
+    Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
+};
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
 use super::chunk::{ChunkScratch, PixelChunk, TileGroup};
 use super::depthwise::{DepthwiseBlocking, pack_blocks};
+use super::row_units::RowUnits;
 use super::source::PixelReader;
 use super::tiling::{PixelTiling, TileNeeds, XValues};
 use crate::blas::Blocks;
@@ -25,7 +29,7 @@ use crate::exec::region::{Region, Stores};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::Machine;
-use crate::{Geometry, Layout, Op};
+use crate::{Axis, Geometry, Layout, Op};
 
 /// How a layer of bytes is computed.
 pub(crate) struct DotLayer {
@@ -40,6 +44,7 @@ pub(crate) struct DotLayer {
     sums: Piece<i32>,
     rows: Piece<i32>,
     finished: Piece<u32>,
+    no_bias: Piece<i32>,
     pub(crate) scratch: Ledger,
 }
 
@@ -47,14 +52,23 @@ enum DotMethod {
     /// Its channels are units. The kernels are those of a narrow panel, and of a wide one.
     Gemm(ChannelWeights, [&'static [PixelKernel<i32>]; 2]),
     /// Groups of one channel of X, in blocks of channels.
-    Depthwise(Blocks),
+    Depthwise(Blocks, RowUnits),
 }
 
 /// What the order of packed weights depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum DotFormat {
-    Gemm(Isa, Op, Unit, ChannelWeights),
-    Depthwise(Op, Blocks),
+pub(crate) struct DotFormat {
+    isa: Isa,
+    op: Op,
+    pub(crate) unit: Unit,
+    order: DotOrder,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum DotOrder {
+    Panels(ChannelWeights),
+    /// Units of a column of the kernel, and blocks of channels.
+    Blocks(usize, Blocks),
 }
 
 /// What a task reads, and its part of Y.
@@ -78,17 +92,27 @@ impl DotLayer {
         let depthwise = kernels.depthwise().last().filter(|_| geometry.in_channels_per_group() == 1);
         let (method, tiling, split, (group, tile_len)) = match depthwise {
             Some(kernel) => {
-                let x = XValues { is_direct: false, bytes: size_of::<i32>(), counts_padding: false };
-                let blocking = DepthwiseBlocking::new((geometry, machine, threads), (x, kernel.mr()), usize::MAX)?;
+                let unit = kernels.unit();
+                if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
+                    return Err(String::from(SAME_TAPS));
+                }
+                let (rows, layer) = RowUnits::new(geometry, unit.values());
+                let pads = layer.axes[..layer.axes.len() - 1].iter().any(Axis::is_padded);
+                if unit == Unit::Bytes && pads {
+                    return Err(String::from("four bytes are for layers whose kernels leave out no row of padding"));
+                }
+                let x = XValues::of_units(unit);
+                let blocking = DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), usize::MAX)?;
                 let DepthwiseBlocking { tiling, channels, split, group } = blocking;
-                (DotMethod::Depthwise(channels), tiling, split, (group, kernel.mr() * channels.size()))
+                let tile_len = kernel.mr() * channels.size();
+                (DotMethod::Depthwise(channels, rows), tiling, split, (group, tile_len))
             }
             None => Self::gemm(geometry, (machine, threads), kernels)?,
         };
         let mut scratch = Ledger::default();
         let read = match &method {
             DotMethod::Gemm(weights, _) => weights.k.size() * tiling.taps_of_call(),
-            DotMethod::Depthwise(channels) => channels.size(),
+            DotMethod::Depthwise(channels, _) => channels.size(),
         };
         let chunk = tiling.book(&mut scratch, read);
         let kept = group * tile_len;
@@ -96,7 +120,9 @@ impl DotLayer {
         let sums = scratch.book("sums", kept);
         let rows = scratch.book("transposed sums", transposed);
         let finished = scratch.book("outputs", transposed);
-        Ok(Self { isa: machine.isa(), kernels, tiling, split, method, group, chunk, sums, rows, finished, scratch })
+        let no_bias = scratch.book("no bias", if depthwise.is_some() { read } else { 0 });
+        let isa = machine.isa();
+        Ok(Self { isa, kernels, tiling, split, method, group, chunk, sums, rows, finished, no_bias, scratch })
     }
 
     /// A GEMM, its tiles and tasks, and the tiles whose sums are kept with the sums of each.
@@ -106,15 +132,14 @@ impl DotLayer {
         kernels: &'static DotKernels,
     ) -> Result<(DotMethod, PixelTiling, GemmSplit, (usize, usize)), String> {
         let unit = kernels.unit();
-        if unit == Unit::Bytes && (geometry.op == Op::ConvTranspose || geometry.in_channels_per_group() == 1) {
-            let reason = "four bytes are for Conv, whose outputs all have the same taps, with several channels a group";
-            return Err(String::from(reason));
+        if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
+            return Err(String::from(SAME_TAPS));
         }
         let mut widths = kernels.widths();
         let narrow = widths.next().ok_or_else(no_kernel)?;
         let widths = [narrow, widths.last().unwrap_or(narrow)];
         let panels = ChannelPanels { lanes: narrow[0].lanes(), wide: widths[1][0].nr() };
-        let units = geometry.in_channels_per_group().div_ceil(unit.channels());
+        let units = geometry.in_channels_per_group().div_ceil(unit.values());
         let (rows, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
         let k = channel_blocks(geometry.op, units, taps);
         let padded = panels.padded(rows);
@@ -123,7 +148,7 @@ impl DotLayer {
 
         let pixels = widths[0].len().min(widths[1].len());
         let is_joined = k.count() == 1 && super::gemm::joins_taps(geometry, units);
-        let x = XValues { is_direct: false, bytes: size_of::<i32>(), counts_padding: unit == Unit::Bytes };
+        let x = XValues::of_units(unit);
         let parts = weights.parts(machine, size_of::<i32>());
         let needs = TileNeeds { pixels, in_rows: false, channels: units, repeats: 1, parts, is_joined, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, usize::MAX)?;
@@ -137,24 +162,21 @@ impl DotLayer {
 
     /// What is multiplied.
     pub(crate) fn unit(&self) -> Unit {
-        match self.method {
-            DotMethod::Gemm(..) => self.kernels.unit(),
-            DotMethod::Depthwise(_) => Unit::One,
-        }
+        self.kernels.unit()
     }
 
     pub(crate) fn format(&self) -> DotFormat {
-        let op = self.tiling.geometry.op;
-        match self.method {
-            DotMethod::Gemm(weights, _) => DotFormat::Gemm(self.isa, op, self.kernels.unit(), weights),
-            DotMethod::Depthwise(channels) => DotFormat::Depthwise(op, channels),
-        }
+        let order = match &self.method {
+            DotMethod::Gemm(weights, _) => DotOrder::Panels(*weights),
+            DotMethod::Depthwise(channels, rows) => DotOrder::Blocks(rows.units, *channels),
+        };
+        DotFormat { isa: self.isa, op: self.tiling.geometry.op, unit: self.unit(), order }
     }
 
     pub(crate) fn packed_len(&self) -> usize {
         match &self.method {
             DotMethod::Gemm(weights, _) => weights.len(),
-            DotMethod::Depthwise(_) => self.tiling.geometry.weight_len(),
+            DotMethod::Depthwise(..) => self.tiling.geometry.weight_len(),
         }
     }
 
@@ -162,7 +184,7 @@ impl DotLayer {
     pub(crate) fn kernel(&self) -> &'static str {
         match &self.method {
             DotMethod::Gemm(_, widths) => widths[1][widths[0].len().min(widths[1].len()) - 1].name(),
-            DotMethod::Depthwise(_) => self.kernels.depthwise().last().map_or("", |kernel| kernel.name()),
+            DotMethod::Depthwise(..) => self.kernels.depthwise().last().map_or("", |kernel| kernel.name()),
         }
     }
 
@@ -170,9 +192,12 @@ impl DotLayer {
     pub(crate) fn pack(&self, value: impl Fn(usize, usize) -> i32, packed: &mut [i32]) {
         match &self.method {
             DotMethod::Gemm(weights, _) => self.pack_panels(weights, value, packed),
-            DotMethod::Depthwise(channels) => {
-                let geometry = &self.tiling.geometry;
-                pack_blocks(geometry, channels, |m, index| pair([value(m, index), 0]), packed);
+            DotMethod::Depthwise(channels, rows) => {
+                let unit = |m: usize, place: usize| {
+                    let values = rows.weights(place).map(|place| place.map_or(0, |place| value(m, place)));
+                    unit_of(self.unit(), values)
+                };
+                pack_blocks(&self.tiling.geometry, channels, unit, packed);
             }
         }
     }
@@ -198,11 +223,7 @@ impl DotLayer {
                                 value(group * rows + row, ((group * of_group + c) * rows + row) * taps + tap)
                             }
                         };
-                        let first = u * unit.channels();
-                        *packed = match unit {
-                            Unit::Bytes => four([0, 1, 2, 3].map(|i| of_channel(first + i) as u8)),
-                            Unit::One | Unit::Pairs => pair([of_channel(first), of_channel(first + 1)]),
-                        };
+                        *packed = unit_of(unit, [0, 1, 2, 3].map(|i| of_channel(u * unit.values() + i)));
                     }
                 }
                 self.kernels.arrange(panel);
@@ -219,7 +240,11 @@ impl DotLayer {
         let Part { columns, panels, .. } = self.split.part(task);
         let tiling = &self.tiling;
         let mut arena = Arena::new(scratch);
-        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, unit: self.unit() };
+        let rows = match &self.method {
+            DotMethod::Gemm(..) => None,
+            DotMethod::Depthwise(_, rows) => Some((rows, tiling.geometry.in_channels)),
+        };
+        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows };
         let strides = tiling.geometry.input_strides();
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
         let sums = arena.get(self.sums);
@@ -243,13 +268,15 @@ impl DotLayer {
                     });
                 }
             }
-            DotMethod::Depthwise(blocks) => {
+            DotMethod::Depthwise(blocks, _) => {
+                let no_bias = arena.get(self.no_bias);
+                no_bias.fill(0);
                 let taps = tiling.geometry.kernel_volume();
                 for block in panels {
                     let channels = blocks.range(block);
                     let x = chunk.read(&x, &channels, &mut copy);
                     let (len, weights) = (channels.len(), &io.weights[channels.start * taps..channels.end * taps]);
-                    let epilogue = kept_sums(chunk.zeros);
+                    let epilogue = kept_sums(no_bias);
                     for tiles in chunk.row_groups(self.group) {
                         let mut kept = Dest::from_slice(&mut *sums);
                         chunk.for_each_height(&tiles, (x, len), |pixels, x| {
@@ -335,19 +362,58 @@ impl Split for DotLayer {
         let Part { columns, panels, .. } = self.split.part(task);
         let channels = match &self.method {
             DotMethod::Gemm(weights, _) => weights.outputs_of(&panels),
-            DotMethod::Depthwise(blocks) => blocks.range(panels.start).start..blocks.range(panels.end - 1).end,
+            DotMethod::Depthwise(blocks, _) => blocks.range(panels.start).start..blocks.range(panels.end - 1).end,
         };
         self.tiling.patches((columns, &channels), patch);
     }
 }
 
-/// Bytes in units.
+/// Why four bytes are not for a layer: they keep their zero point, of which outputs with other taps have another sum.
+const SAME_TAPS: &str = "four bytes are for Conv, whose outputs all have the same taps";
+
+/// A unit of weights.
+fn unit_of(unit: Unit, [one, other, third, fourth]: [i32; MOST_VALUES]) -> i32 {
+    match unit {
+        Unit::Bytes => four([one, other, third, fourth].map(|value| value as u8)),
+        Unit::Pairs => pair([one, other]),
+    }
+}
+
+/// Bytes in units: of neighbouring channels, or of the rows of a depthwise layer with so many channels.
 struct UnitReader<'a, X> {
     isa: Isa,
     kernels: &'static DotKernels,
     x: &'a [X],
     zero: X,
-    unit: Unit,
+    rows: Option<(&'a RowUnits, usize)>,
+}
+
+impl<X: Byte> UnitReader<'_, X> {
+    /// Makes units of neighbouring elements of rows, which begin with value `first` of the layer of units. Elements have
+    /// `values` values of the `of_element` that there are, and become elements of `element` units.
+    fn units_of_rows(
+        &self,
+        rows: &RowUnits,
+        first: usize,
+        (values, of_element): (usize, usize),
+        (to, element): (&mut [i32], usize),
+    ) {
+        let (mut place, skipped, mut rest) = (first / of_element, first % of_element, to);
+        while !rest.is_empty() {
+            let (row, column) = (place / rows.width(), place % rows.width());
+            let count = (rest.len() / element).min(rows.width() - column);
+            let units = rest.split_off_mut(..count * element).unwrap_or_default();
+            let starts = rows.rows(row).map(|row| Some((row? * rows.width() + column) * of_element + skipped));
+            // Elements without gaps are like one.
+            let (step, len) =
+                if [values, element] == [of_element; 2] { (units.len(), units.len()) } else { (element, values) };
+            for (i, units) in units.chunks_exact_mut(step).enumerate() {
+                let rows = starts.map(|start| Some(&self.x[start? + i * of_element..]));
+                self.kernels.units_of_rows(rows, self.zero, &mut units[..len]);
+            }
+            place += count;
+        }
+    }
 }
 
 impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
@@ -356,16 +422,20 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
     }
 
     fn padding(&self) -> i32 {
-        match self.unit {
-            Unit::One | Unit::Pairs => 0,
-            Unit::Bytes => four([self.zero.unsigned(); 4]),
+        match self.kernels.unit() {
+            Unit::Pairs => 0,
+            Unit::Bytes => four([self.zero.unsigned(); MOST_VALUES]),
         }
     }
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
-        let Self { kernels, x, zero, unit, .. } = *self;
-        let x = BytePixels { x: &x[first..], pixel: x_pixel, channels };
-        kernels.units_of_pixels(unit, &x, zero, (to, pixel));
+        match self.rows {
+            Some((rows, of_pixel)) => self.units_of_rows(rows, first, (channels, of_pixel), (to, pixel)),
+            None => {
+                let x = BytePixels { x: &self.x[first..], pixel: x_pixel, channels };
+                self.kernels.units_of_pixels(&x, self.zero, (to, pixel));
+            }
+        }
     }
 
     fn rows(
@@ -375,17 +445,26 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
         (to, pixel): (&mut [i32], usize),
         widened: &mut [i32],
     ) {
-        let Self { kernels, x, zero, unit, isa } = *self;
-        let (pixels, of_unit, count) = (to.len() / pixel, unit.channels(), channels.div_ceil(unit.channels()));
+        let pixels = to.len() / pixel;
+        let of_unit = if self.rows.is_some() { 1 } else { self.kernels.unit().values() };
+        let count = channels.div_ceil(of_unit);
         let units = if pixel == 1 { &mut *to } else { &mut widened[..pixels * count] };
         for (u, units) in units.chunks_exact_mut(pixels).enumerate() {
-            let rows = u * of_unit..channels.min((u + 1) * of_unit);
-            kernels.units_of_rows(unit, rows.map(|c| &x[first + c * x_channel..][..pixels]), zero, units);
+            let first = first + u * of_unit * x_channel;
+            match self.rows {
+                Some((rows, _)) => self.units_of_rows(rows, first, (1, 1), (units, 1)),
+                None => {
+                    let rows = core::array::from_fn(|i| {
+                        (u * of_unit + i < channels && i < of_unit).then(|| &self.x[first + i * x_channel..])
+                    });
+                    self.kernels.units_of_rows(rows, self.zero, units);
+                }
+            }
         }
         if pixel > 1 {
             // The transposition moves 32 bits, whatever they mean.
             let (from, to): (&[f32], &mut [f32]) = (bytemuck::cast_slice(widened), bytemuck::cast_slice_mut(to));
-            transpose(isa, (count, pixels), (from, pixels), (to, pixel));
+            transpose(self.isa, (count, pixels), (from, pixels), (to, pixel));
         }
     }
 

@@ -15,6 +15,7 @@ mod chunk;
 pub(super) mod depthwise;
 pub(crate) mod dot;
 pub(super) mod gemm;
+mod row_units;
 mod rows;
 mod source;
 mod taps;

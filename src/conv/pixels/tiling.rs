@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::PixelTaps;
+use convoke_kernels::dot::Unit;
 
 use super::source::{PixelSource, RowCopy};
 use super::taps::{PixelPhase, TableRun};
@@ -123,6 +124,11 @@ impl XValues {
     /// Those of floating-point numbers.
     pub(super) fn of<T: Element>() -> Self {
         Self { is_direct: T::DIRECT, bytes: size_of::<T::Acc>(), counts_padding: false }
+    }
+
+    /// Those of units of bytes. Four bytes keep their zero point, which padding has too.
+    pub(super) fn of_units(unit: Unit) -> Self {
+        Self { is_direct: false, bytes: size_of::<i32>(), counts_padding: unit == Unit::Bytes }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use convoke::Layout;
 use pulp::Arch;
+use wide::u8x16;
 
 use crate::region::bytes::{Blend, Blending, ByteScale, Table};
 use crate::region::program::Windows;
@@ -87,9 +88,6 @@ pub(crate) fn look_up(x: Pixels<'_, u8>, table: &Table, y: Part<'_, u8>) {
     );
 }
 
-/// Positions that are reordered together: those of a cache line.
-const BLOCK: usize = 64;
-
 /// Bytes of whole images from a layout into the other one, perhaps through a table.
 pub(crate) fn reorder(
     x: &[u8],
@@ -98,25 +96,55 @@ pub(crate) fn reorder(
     y: &mut [u8],
     table: Option<&Table>,
 ) {
-    let image = channels * positions;
-    for (x, y) in x.chunks_exact(image).zip(y.chunks_exact_mut(image)) {
-        for begin in (0..positions).step_by(BLOCK) {
-            let count = BLOCK.min(positions - begin);
-            for c in 0..channels {
-                let (row, pixels) = (c * positions + begin, begin * channels + c);
-                if to == Layout::ChannelsLast {
-                    let y = y[pixels..].iter_mut().step_by(channels);
-                    y.zip(&x[row..row + count]).for_each(|(y, x)| *y = *x);
-                } else {
-                    let x = x[pixels..].iter().step_by(channels);
-                    y[row..row + count].iter_mut().zip(x).for_each(|(y, x)| *y = *x);
-                }
-            }
-        }
+    let (rows, columns) = if to == Layout::ChannelsLast { (channels, positions) } else { (positions, channels) };
+    for (x, y) in x.chunks_exact(channels * positions).zip(y.chunks_exact_mut(channels * positions)) {
+        transpose(x, (rows, columns), y);
     }
     if let Some(table) = table {
         y.iter_mut().for_each(|y| *y = table[usize::from(*y)]);
     }
+}
+
+/// Rows and columns of a block that is transposed in registers.
+const BLOCK: usize = 16;
+
+/// Transposes a matrix. Its last blocks overlap those before them.
+fn transpose(x: &[u8], (rows, columns): (usize, usize), y: &mut [u8]) {
+    if rows < BLOCK {
+        for (i, x) in x.chunks_exact(columns).enumerate() {
+            y[i..].iter_mut().step_by(rows).zip(x).for_each(|(y, x)| *y = *x);
+        }
+        return;
+    }
+    if columns < BLOCK {
+        for (j, y) in y.chunks_exact_mut(rows).enumerate() {
+            y.iter_mut().zip(x[j..].iter().step_by(columns)).for_each(|(y, x)| *y = *x);
+        }
+        return;
+    }
+    let begins = |len: usize| (0..len).step_by(BLOCK).map(move |begin| begin.min(len - BLOCK));
+    for (column, row) in begins(columns).flat_map(|column| begins(rows).map(move |row| (column, row))) {
+        let (x, y) = (&x[row * columns + column..], &mut y[column * rows + row..]);
+        let mut block = [u8x16::default(); BLOCK];
+        for i in 0..BLOCK {
+            block[i] = u8x16::new(*x[i * columns..].first_chunk().expect("a row ends in X"));
+        }
+        let block = rotated(rotated(rotated(rotated(block))));
+        for j in 0..BLOCK {
+            *y[j * rows..].first_chunk_mut().expect("a row ends in Y") = block[j].to_array();
+        }
+    }
+}
+
+/// Moves on, by one bit in a circle, the addresses of bytes, whose upper half is the row: four times that is a transposition.
+#[inline(always)]
+fn rotated(block: [u8x16; BLOCK]) -> [u8x16; BLOCK] {
+    let mut to = block;
+    for i in 0..BLOCK / 2 {
+        to[2 * i] = u8x16::unpack_low(block[i], block[i + BLOCK / 2]);
+        to[2 * i + 1] = u8x16::unpack_high(block[i], block[i + BLOCK / 2]);
+    }
+    to
 }
 
 /// The sum or the product of two tensors of bytes, where `of_factors` pixels have the same pixel of the second one.
@@ -414,4 +442,22 @@ fn reduced<T: Copy, const N: usize>(
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::transpose;
+
+    #[test]
+    fn matrices_of_bytes_are_transposed() {
+        for rows in [1, 2, 3, 15, 16, 17, 40] {
+            for columns in [1, 2, 3, 15, 16, 17, 40] {
+                let x: Vec<u8> = (0..rows * columns).map(|i| (i * 7 % 251) as u8).collect();
+                let mut y = vec![0; x.len()];
+                transpose(&x, (rows, columns), &mut y);
+                let expected: Vec<u8> = (0..x.len()).map(|i| x[i % rows * columns + i / rows]).collect();
+                assert_eq!(y, expected, "{rows} rows of {columns}");
+            }
+        }
+    }
 }

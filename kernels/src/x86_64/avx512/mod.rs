@@ -66,4 +66,5 @@ crate::generic::dot::kernels! {
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx512vnni,avx2,fma")],
     Bytes in Bytes16;
     "u8": 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
+    dw: 32 x [1 2 3 4 5 6 7 8];
 }
