@@ -73,6 +73,14 @@ pub(crate) fn read<'g>(
             Kind::Integers(layer) => (Work::Integers(Arc::new(IntegerLayer::of(layer)?)), reads()?),
             Kind::Table(table) => (Work::Copy(Some(table.clone())), reads()?),
             Kind::Blend(blend) => (Work::Blend(blend.clone()), reads()?),
+            Kind::Means(pool, [x_scale, y_scale]) => {
+                let mut reads = reads()?;
+                for work in [Work::Dequantise(*x_scale), Work::Pool(pool.clone())] {
+                    let floats = tensors.push(tensors.all[reads[0]].channels, LAST, Memory::Own, Element::Float);
+                    tensors.steps.push((Reading::Ready(work), std::mem::replace(&mut reads, vec![floats]), floats));
+                }
+                (Work::Quantise(*y_scale), reads)
+            }
             Kind::Quantise(scale) => {
                 tensors.add_quantised(unit.inputs[0], y, *scale)?;
                 continue;

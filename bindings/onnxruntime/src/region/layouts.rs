@@ -12,6 +12,7 @@ use crate::layer::usual_shape;
 use crate::options;
 use crate::region::bytes::{Integers, is_of_bytes, plain};
 use crate::region::find::{Region, inputs};
+use crate::region::linear::of_numbers;
 use crate::region::unit::{Kind, Unit, are_neighbours, channels, dims};
 use crate::session::Session;
 use crate::sum;
@@ -37,10 +38,11 @@ const CALL: f64 = 1000.0;
 /// Nanoseconds that it takes for an element of a node of bytes that is part of a table here.
 const PASS_OF_BYTES: f64 = 0.3;
 
-/// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear.
+/// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear or operator of bytes.
 fn calls(unit: &Unit<'_>) -> Result<usize> {
     let ops = unit.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?;
-    Ok(ops.iter().filter(|op| plain(op) == "QuantizeLinear").count().max(1))
+    let is_one = |op: &&String| plain(op) == "QuantizeLinear" || of_numbers(op).is_some();
+    Ok(ops.iter().filter(is_one).count().max(1))
 }
 
 /// How large the estimate of a region may be, in proportion to that of its layers with channels first: these take a
@@ -132,7 +134,7 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
         Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
         Kind::Integers(_) | Kind::Table(_) => [PASS_OF_BYTES, 0.0],
-        Kind::Blend(_) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
+        Kind::Blend(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
 
@@ -338,7 +340,9 @@ impl Shapes {
                 let geometry = operator.and_then(|operator| operator.geometry(x).ok());
                 geometry.map(|geometry| geometry.output_shape()).into_iter().collect()
             }
-            Kind::Pool(pool) => pool.geometry(x).map(|geometry| geometry.output_shape()).into_iter().collect(),
+            Kind::Pool(pool) | Kind::Means(pool, _) => {
+                pool.geometry(x).map(|geometry| geometry.output_shape()).into_iter().collect()
+            }
             Kind::Resize(resize) => {
                 resize.sizes([x[2], x[3]]).map(|[height, width]| vec![x[0], x[1], height, width]).into_iter().collect()
             }

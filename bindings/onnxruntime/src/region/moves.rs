@@ -26,7 +26,7 @@ pub(crate) fn unit<'g>(first: Node<'g>) -> Result<Option<Unit<'g>>> {
     };
     let known = dims(x)?.and_then(|dims| dims.into_iter().collect::<Option<Vec<_>>>());
     let Some(shape) = known.filter(|shape| is_countable(shape)) else { return Ok(None) };
-    if !is_image(x)? && (scale.is_none() || !is_image_of_bytes(x)?) {
+    if !is_image(x)? && !is_image_of_bytes(x)? {
         return Ok(None);
     }
     let (mut nodes, mut outputs, mut picks) = (vec![first], Vec::new(), Vec::new());

@@ -121,19 +121,19 @@ pub(crate) fn reorder(
 
 /// The sum or the product of two tensors of bytes, where `of_factors` pixels have the same pixel of the second one.
 pub(crate) fn blend_bytes(x: Pixels<'_, u8>, by: Pixels<'_, u8>, of_factors: usize, blend: &Blend, y: Part<'_, u8>) {
-    let Blend { op, of: [one, other], y: scale } = *blend;
+    let Blend { op, of: [one, other], y: scale, offset } = *blend;
     match op {
         Blending::Sum => for_each_pair(
             (x, by, of_factors),
             y,
             #[inline(always)]
-            move |x, by| scale.byte(one.number(x) + other.number(by)),
+            move |x, by| scale.byte(one.number(x) + other.number(by) + offset),
         ),
         Blending::Product => for_each_pair(
             (x, by, of_factors),
             y,
             #[inline(always)]
-            move |x, by| scale.byte(one.number(x) * other.number(by)),
+            move |x, by| scale.byte(one.number(x) * other.number(by) + offset),
         ),
     }
 }

@@ -1,0 +1,232 @@
+"""Graphs of operators that read and compute bytes: QLinearConv, QLinearAdd and others, as quantisers write them in the format
+QOperator.
+
+Each node is compared with onnxruntime alone, without optimisations. Sums and what is looked up are the same bytes. Sums and
+products of two images may differ by one step in a few elements, where two bytes are about as near to the number.
+"""
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import layers, run_plain, session
+from onnx import TensorProto, helper, numpy_helper
+
+NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
+DOMAIN = "com.microsoft"
+
+
+class Graph:
+    """A graph whose values are bytes of a kind. Each of them has a scale and a zero point."""
+
+    def __init__(self, kind=np.uint8, shape=(2, 6, 13, 17), seed=0, opset=13):
+        self.kind, self.shape, self.opset, self.rng = kind, shape, opset, np.random.default_rng(seed)
+        self.nodes, self.constants, self.scales = [], {}, {}
+        self.scale("x", 0.05, 117)
+
+    def constant(self, value):
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def scale(self, name, scale, zero):
+        self.scales[name] = [self.constant(np.float32(scale)), self.constant(self.kind(zero if self.kind is np.uint8 else zero - 128))]
+
+    def operand(self, name):
+        return [name, *self.scales[name]]
+
+    def node(self, op, inputs, scale=None, outputs=1, **attributes):
+        """Its output has a scale and a zero point, or those of its first input."""
+        names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
+        if scale:
+            self.scale(names[0], *scale)
+            own = self.scales[names[0]]
+            inputs = own + inputs if op == "QLinearConcat" else inputs + own
+        else:
+            self.scales.update({name: self.scales[inputs[0]] for name in names})
+        domain = DOMAIN if scale and op != "QLinearConv" else ""
+        self.nodes.append(helper.make_node(op, inputs, names, domain=domain, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def conv(self, x, shape, scale=(0.08, 131), w=np.int8, each=True, bias=True, zero=0, **attributes):
+        least = np.iinfo(w).min
+        weights = self.constant(self.rng.integers(least + 60, least + 196, shape).astype(w))
+        w_scale = self.rng.uniform(0.002, 0.004, shape[0] if each else ()).astype(np.float32)
+        w_zero = np.full(np.shape(w_scale), least + 128 + zero, w)
+        y = self.node("QLinearConv", [*self.operand(x), weights, self.constant(w_scale), self.constant(w_zero)], scale, **attributes)
+        if bias:
+            self.nodes[-1].input.append(self.constant(self.rng.integers(-3000, 3000, shape[0]).astype(np.int32)))
+        return y
+
+    def model(self, *outputs):
+        value = lambda name, dims: helper.make_tensor_value_info(name, KINDS[self.kind], dims)
+        tensors = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
+        graph = helper.make_graph(self.nodes, "graph", [value("x", self.shape)], [value(name, None) for name in outputs], tensors)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset), helper.make_opsetid(DOMAIN, 1)], ir_version=10)
+
+    def feeds(self):
+        return {"x": np.random.default_rng(7).integers(0, 256, self.shape).astype(np.uint8).view(self.kind)}
+
+
+def check(graph, *outputs, differing=0.0, left=()):
+    """Compares with onnxruntime alone, and asserts that all nodes but those that are left are in one region. So many elements may
+    differ by a step."""
+    model, feeds = graph.model(*outputs), graph.feeds()
+    made = session(model, level=NONE, layout="last")
+    assert list(map(sorted, layers(made))) == [sorted(node.op_type for node in model.graph.node if node.op_type not in left)]
+    for one, other in zip(made.run(None, feeds), run_plain(model, feeds, level=NONE), strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        difference = np.abs(one.astype(np.int32) - other.astype(np.int32))
+        assert difference.max() <= (differing > 0) and (difference > 0).mean() <= differing
+        assert np.unique(other).size > 8, "the test tells elements from each other"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("zero", [0, -9])
+@pytest.mark.parametrize(("x", "w"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+def test_a_convolution(x, w, zero, each, bias):
+    graph = Graph(x)
+    check(graph, graph.conv("x", [9, 6, 3, 3], w=w, each=each, bias=bias, zero=zero, pads=[1, 1, 1, 1]))
+
+
+LAYERS = {
+    "strided": dict(shape=[10, 6, 3, 3], strides=[2, 2], pads=[1, 0, 1, 0]),
+    "dilated": dict(shape=[10, 6, 3, 3], dilations=[2, 1]),
+    "grouped": dict(shape=[12, 3, 3, 3], group=2, pads=[1, 1, 1, 1]),
+    "depthwise": dict(shape=[6, 1, 3, 3], group=6, pads=[1, 1, 1, 1]),
+    "pointwise": dict(shape=[16, 6, 1, 1], kernel_shape=[1, 1]),
+    "same": dict(shape=[8, 6, 3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers(layer, kind):
+    graph = Graph(kind, opset=10)
+    check(graph, graph.conv("x", **LAYERS[layer]))
+
+
+@pytest.mark.parametrize(("shape", "weights"), [([3, 4, 31], [7, 4, 3]), ([2, 3, 4, 5, 6], [5, 3, 2, 2, 2])])
+def test_other_numbers_of_axes(shape, weights):
+    graph = Graph(shape=shape)
+    check(graph, graph.conv("x", weights))
+
+
+def test_random_layers():
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        axes, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3]))
+        of_group, filters = int(rng.integers(1, 5)), int(rng.integers(1, 5)) * group
+        kernel, dilations, strides = (rng.integers(1, 4, axes), rng.integers(1, 3, axes), rng.integers(1, 3, axes))
+        sizes = (kernel - 1) * dilations + rng.integers(1, 9, axes)
+        x, w = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)][int(rng.integers(3))]
+        graph = Graph(x, [int(rng.integers(1, 3)), of_group * group, *map(int, sizes)], seed)
+        attributes = dict(group=group, strides=strides.tolist(), dilations=dilations.tolist(), pads=rng.integers(0, 2, 2 * axes).tolist())
+        kinds = dict(w=w, each=bool(rng.integers(2)), bias=bool(rng.integers(2)), zero=int(rng.integers(-20, 20)))
+        y = graph.conv("x", [filters, of_group, *map(int, kernel)], (0.03, int(rng.integers(256))), **kinds, **attributes)
+        model = graph.model(y)
+        made = session(model, level=NONE, layout="last")
+        assert layers(made) == [["QLinearConv"]], f"seed {seed}"
+        assert np.array_equal(made.run(None, graph.feeds())[0], run_plain(model, graph.feeds(), level=NONE)[0]), f"seed {seed}"
+
+
+def sums_by_numpy(x, w, scale):
+    """A pointwise layer without zero points of X and Y, whose Y has the scale 1."""
+    sums = np.einsum("nchw,mc->nmhw", x.astype(np.int32), w.astype(np.int32))
+    return np.rint(sums.astype(np.float32) * scale[:, None, None])
+
+
+@pytest.mark.parametrize("w", KINDS)
+def test_what_onnx_allows_and_onnxruntime_refuses(w):
+    """X of int8 beside W of uint8, and a zero point of W for each channel."""
+    graph = Graph(np.int8, (1, 6, 9, 8))
+    graph.scale("x", 1, 128)
+    y = graph.conv("x", [5, 6, 1, 1], (1, 128), w=w, bias=False)
+    weights, scale, zero = (graph.constants[name] for name in graph.nodes[0].input[3:6])
+    zero[:] = zero + np.arange(5)
+    made = session(graph.model(y), layout="last")
+    assert layers(made) == [["QLinearConv"]]
+    x = graph.feeds()["x"]
+    wanted = sums_by_numpy(x, weights[:, :, 0, 0].astype(np.int32) - zero[:, None], scale).clip(-128, 127)
+    assert np.array_equal(made.run(None, {"x": x})[0], wanted)
+
+
+def two(graph):
+    return [graph.conv("x", [9, 6, 3, 3], scale, pads=[1, 1, 1, 1]) for scale in ((0.08, 131), (0.06, 90))]
+
+
+def silu(graph):
+    x = two(graph)[0]
+    return graph.node("QLinearMul", graph.operand(x) + graph.operand(graph.node("QLinearSigmoid", graph.operand(x), (1 / 256, 0))), (0.04, 9))
+
+
+def hard_swish(graph):
+    x = two(graph)[0]
+    for name, value, scale in [("three", 255, 3 / 255), ("sixth", 255, 1 / 6 / 255)]:
+        graph.constants[name] = np.array(value if graph.kind is np.uint8 else value - 128, graph.kind)
+        graph.scale(name, scale, 0)
+    gate = graph.node("QLinearAdd", graph.operand(x) + graph.operand("three"), (6 / 255, 0))
+    gated = graph.node("QLinearMul", graph.operand(gate) + graph.operand(x), (0.15, 40))
+    return graph.node("QLinearMul", graph.operand(gated) + graph.operand("sixth"), (0.031, 40))
+
+
+def gate(graph):
+    x, other = two(graph)
+    mean = graph.node("QLinearGlobalAveragePool", graph.operand(other), (0.01, 120), channels_last=0)
+    return graph.node("QLinearMul", graph.operand(mean) + graph.operand(x), (0.02, 131))
+
+
+BETWEEN = {
+    "add": lambda graph: graph.node("QLinearAdd", sum(map(graph.operand, two(graph)), []), (0.1, 133)),
+    "halves": lambda graph: graph.node("QLinearAdd", sum(map(graph.operand, ("x", "x")), []), (0.1, 133)),
+    "mul": lambda graph: graph.node("QLinearMul", sum(map(graph.operand, two(graph)), []), (0.1, 119)),
+    "gate": gate,
+    "concat": lambda graph: graph.node("QLinearConcat", sum(map(graph.operand, two(graph)), []), (0.08, 131), axis=1),
+    "concat-of-the-last": lambda graph: graph.node("QLinearConcat", sum(map(graph.operand, two(graph)), []), (0.09, 131), axis=-3),
+    "leaky": lambda graph: graph.node("QLinearLeakyRelu", graph.operand(two(graph)[0]), (0.06, 70), alpha=0.1),
+    "sigmoid": lambda graph: graph.node("QLinearSigmoid", graph.operand(two(graph)[0]), (1 / 256, 0)),
+    "silu": silu,
+    "hard-swish": hard_swish,
+    "mean": lambda graph: graph.node("QLinearAveragePool", graph.operand(two(graph)[0]), (0.07, 131), kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0]),
+    "mean-with-padding": lambda graph: graph.node("QLinearAveragePool", graph.operand(two(graph)[0]), (0.07, 131), kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+    "mean-of-all": lambda graph: graph.node("QLinearGlobalAveragePool", graph.operand(two(graph)[0]), (0.01, 131)),
+    "max": lambda graph: graph.node("MaxPool", two(graph)[:1], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    "nearest": lambda graph: graph.node("Resize", [two(graph)[0], "", graph.constant(np.float32([1, 1, 2, 2]))], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+    "split": lambda graph: graph.node("Split", [two(graph)[0], graph.constant(np.int64([4, 5]))], outputs=2, axis=1)[0],
+    "slice": lambda graph: graph.node("Slice", [two(graph)[0], *map(graph.constant, (np.int64([2]), np.int64([8]), np.int64([1])))]),
+    "bytes-behind-one-another": lambda graph: graph.node("Concat", two(graph), axis=1),
+    "shuffle": lambda graph: shuffle(graph),
+}
+
+
+def shuffle(graph):
+    x = graph.conv("x", [8, 6, 1, 1])
+    for op, attribute in [("Reshape", [2, 2, 4, 13, 17]), ("Transpose", None), ("Reshape", [2, 8, 13, 17])]:
+        x = graph.node(op, [x] + ([] if attribute is None else [graph.constant(np.int64(attribute))]), **({"perm": [0, 2, 1, 3, 4]} if attribute is None else {}))
+    return x
+
+
+ROUNDED = {"add": 1e-3, "mul": 1e-3, "gate": 0.01, "silu": 1e-3, "hard-swish": 1e-3, "sigmoid": 1e-3, "mean": 1e-3, "mean-with-padding": 1e-3}
+
+
+def pruned(graph, *outputs):
+    """Without nodes whose outputs nobody reads."""
+    needed, nodes = set(outputs), []
+    for node in reversed(graph.nodes):
+        if needed & set(node.output):
+            needed |= set(node.input)
+            nodes.insert(0, node)
+    graph.nodes = nodes
+    return graph
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("between", BETWEEN)
+def test_what_stands_behind_convolutions(between, kind):
+    graph = Graph(kind)
+    y = BETWEEN[between](graph)
+    if between == "halves":
+        # A region has a convolution.
+        y = graph.node("QLinearConcat", graph.operand(y) + graph.operand(graph.conv("x", [4, 6, 1, 1])), (0.1, 133), axis=1)
+    check(pruned(graph, y), y, differing=ROUNDED.get(between, 0.0))
