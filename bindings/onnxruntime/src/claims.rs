@@ -157,13 +157,15 @@ fn claims_of<'g>(
     let claims: Vec<_> = layers.rest().chain(others).collect();
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
-        let reason = if of_bytes.contains(&node) {
-            "X and W are bytes, and with this layout, CPU or size it is onnxruntime that computes in bytes"
-        } else if node.op()? == "QLinearConv" {
-            "W, a bias, a scale or a zero point is not constant, the channels of X are unknown, a sum may exceed 32 bits, or \
-             a rule of ONNX is broken"
-        } else {
-            continue;
+        let reason = match (of_bytes.contains(&node), &*node.op()?) {
+            (true, "QLinearConv") => "with this layout, CPU or size it is onnxruntime that computes in bytes",
+            (true, _) => {
+                "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes"
+            }
+            (false, "QLinearConv") => {
+                "W, B, a scale or a zero point is not constant, channels are unknown, or sums are not as convoke takes them"
+            }
+            _ => continue,
         };
         tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?;
     }

@@ -6,10 +6,12 @@ products of two images may differ by one step in a few elements, where two bytes
 """
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
-from conftest import layers, run_plain, session
+from conftest import layers, output_of, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
@@ -162,13 +164,13 @@ def silu(graph):
 
 
 def hard_swish(graph):
-    x = two(graph)[0]
+    x = graph.conv("x", [9, 6, 3, 3], (0.077, 131))
     for name, value, scale in [("three", 255, 3 / 255), ("sixth", 255, 1 / 6 / 255)]:
         graph.constants[name] = np.array(value if graph.kind is np.uint8 else value - 128, graph.kind)
         graph.scale(name, scale, 0)
     gate = graph.node("QLinearAdd", graph.operand(x) + graph.operand("three"), (6 / 255, 0))
-    gated = graph.node("QLinearMul", graph.operand(gate) + graph.operand(x), (0.15, 40))
-    return graph.node("QLinearMul", graph.operand(gated) + graph.operand("sixth"), (0.031, 40))
+    gated = graph.node("QLinearMul", graph.operand(gate) + graph.operand(x), (0.149, 40))
+    return graph.node("QLinearMul", graph.operand(gated) + graph.operand("sixth"), (0.03, 40))
 
 
 def gate(graph):
@@ -230,3 +232,151 @@ def test_what_stands_behind_convolutions(between, kind):
         # A region has a convolution.
         y = graph.node("QLinearConcat", graph.operand(y) + graph.operand(graph.conv("x", [4, 6, 1, 1])), (0.1, 133), axis=1)
     check(pruned(graph, y), y, differing=ROUNDED.get(between, 0.0))
+
+
+class Images(CalibrationDataReader):
+    def __init__(self, count=3):
+        rng = np.random.default_rng(3)
+        self.images = iter([{"x": rng.uniform(-2, 2, [1, 6, 24, 24]).astype(np.float32)} for _ in range(count)])
+
+    def get_next(self):
+        return next(self.images, None)
+
+
+def network():
+    """A float network with what convolutional ones have between their layers."""
+    rng, nodes, constants = np.random.default_rng(2), [], {}
+
+    def node(op, *inputs, **attributes):
+        nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], f"n{len(nodes)}", **attributes))
+        return f"v{len(nodes) - 1}"
+
+    def constant(value):
+        constants[f"c{len(constants)}"] = value
+        return f"c{len(constants) - 1}"
+
+    def conv(x, shape, **attributes):
+        w = rng.normal(0, 1 / np.sqrt(np.prod(shape[1:])), shape).astype(np.float32)
+        return node("Conv", x, constant(w), constant(rng.normal(0, 0.1, shape[0]).astype(np.float32)), **attributes)
+
+    x = node("Relu", conv("x", [16, 6, 3, 3], pads=[1, 1, 1, 1]))
+    gated = conv(x, [16, 1, 3, 3], group=16, pads=[1, 1, 1, 1])
+    gated = node("Mul", gated, node("Sigmoid", gated))
+    x = node("Add", x, conv(gated, [16, 16, 1, 1]))
+    x = node("Mul", x, node("Sigmoid", conv(node("GlobalAveragePool", x), [16, 16, 1, 1])))
+    small = node("LeakyRelu", conv(node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), [16, 16, 1, 1]), alpha=0.1)
+    large = node("Resize", small, "", constant(np.float32([1, 1, 2, 2])), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    x = node("Concat", large, x, node("AveragePool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), axis=1)
+    node("Conv", x, constant(rng.normal(0, 0.1, [8, 48, 3, 3]).astype(np.float32)))
+    nodes[-1].output[0] = "y"
+    value = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "network", [value("x", [1, 6, 24, 24])], [value("y", None)], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(("x", "w"), [(QuantType.QUInt8, QuantType.QUInt8), (QuantType.QUInt8, QuantType.QInt8), (QuantType.QInt8, QuantType.QInt8)])
+def test_a_network_that_onnxruntime_quantised(x, w, each, tmp_path):
+    path = str(tmp_path / "quantised.onnx")
+    quantize_static(network(), path, Images(), quant_format=QuantFormat.QOperator, per_channel=each, activation_type=x, weight_type=w)
+    model = onnx.load(path)
+    ops = [node.op_type for node in model.graph.node]
+    assert ops.count("QLinearConv") == 6
+    feeds = Images(1).get_next()
+    for level in (NONE, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        made = session(model, level=level, layout="last")
+        # The last DequantizeLinear stays, because nothing in the region reads its floats.
+        assert list(map(sorted, layers(made))) == [sorted(op for op in ops if op != "DequantizeLinear")]
+        difference = np.abs(made.run(None, feeds)[0] - run_plain(model, feeds, level=NONE)[0])
+        scale = next(numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name == "y_scale")
+        assert difference.max() <= 1.01 * scale and (difference > 0).mean() < 0.02
+
+
+def log_of(change, **convoke):
+    """What is logged of a small graph that is changed, as text."""
+    graph = Graph()
+    model = graph.model(graph.conv("x", [9, 6, 3, 3]))
+    change(model)
+    code = f"""
+from conftest import *
+import onnx
+onnxruntime.set_default_logger_severity(2)
+made = onnxruntime.SessionOptions()
+onnxruntime.InferenceSession({model.SerializeToString()!r}, convoke_onnxruntime.add_to(made, log_level="verbose", **{convoke!r}))
+"""
+    return output_of(code)
+
+
+def of_input(place):
+    """Makes an input of the convolution one of the model."""
+
+    def change(model):
+        name = model.graph.node[0].input[place]
+        tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+        model.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+        model.graph.initializer.remove(tensor)
+
+    return change
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_what_is_not_constant_is_left_to_onnxruntime(place):
+    graph = Graph()
+    model = graph.model(graph.conv("x", [9, 6, 3, 3]))
+    name = model.graph.node[0].input[place]
+    of_input(place)(model)
+    made = session(model, layout="last")
+    feeds = {**graph.feeds(), name: graph.constants[name]}
+    assert layers(made) == []
+    assert np.array_equal(made.run(None, feeds)[0], run_plain(model, feeds)[0])
+
+
+def test_the_log_says_why_a_convolution_is_left():
+    assert "(QLinearConv) is left to onnxruntime: W, B, a scale or a zero point is not constant" in log_of(of_input(3), layout="last")
+    assert "(QLinearConv) is left to onnxruntime: with this layout" in log_of(lambda model: None, layout="first")
+    assert "is left to onnxruntime" not in log_of(lambda model: None, layout="last")
+
+
+WRONG = {
+    "scale": lambda graph: graph.constants.update({graph.nodes[0].input[6]: np.float32(-1)}),
+    "scales": lambda graph: graph.constants.update({graph.nodes[0].input[4]: np.full(3, 0.1, np.float32)}),
+    "infinite": lambda graph: graph.constants.update({graph.nodes[0].input[1]: np.float32(np.inf)}),
+    "group": lambda graph: graph.nodes[0].attribute.append(helper.make_attribute("group", 4)),
+    "bias": lambda graph: graph.constants.update({graph.nodes[0].input[8]: np.zeros(4, np.int32)}),
+    "biases": lambda graph: graph.constants.update({graph.nodes[0].input[8]: np.full(9, 2**31 - 1, np.int32)}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_convoke_does_not_take_is_not_claimed(wrong):
+    graph = Graph()
+    y = graph.conv("x", [9, 6, 3, 3])
+    WRONG[wrong](graph)
+    try:
+        made = session(graph.model(y), layout="last")
+    except Exception as error:
+        assert "Convoke" not in str(error)
+        return
+    assert layers(made) == []
+
+
+def test_other_operators_are_left_to_onnxruntime():
+    """A Resize between pixels, a constant image, and a Softmax of bytes."""
+    graph = Graph()
+    large = graph.node("Resize", [two(graph)[0], "", graph.constant(np.float32([1, 1, 2, 2]))], mode="linear")
+    graph.constants["image"] = graph.rng.integers(0, 256, [1, 9, 26, 34]).astype(np.uint8)
+    graph.scale("image", 0.05, 100)
+    y = graph.node("QLinearAdd", graph.operand(large) + graph.operand("image"), (0.1, 133))
+    y = graph.node("QLinearSoftmax", graph.operand(y), (1 / 256, 0), axis=1, opset=13)
+    model = pruned(graph, y).model(y)
+    made = session(model, level=NONE, layout="last")
+    assert layers(made) == [["QLinearConv"]]
+    assert np.array_equal(made.run(None, graph.feeds())[0], run_plain(model, graph.feeds(), level=NONE)[0])
+
+
+def test_bytes_alone_are_no_region():
+    graph = Graph()
+    y = graph.node("MaxPool", ["x"], kernel_shape=[2, 2])
+    y = graph.node("QLinearAdd", graph.operand(y) + graph.operand(y), (0.1, 133))
+    assert layers(session(graph.model(y), layout="last")) == []
