@@ -38,15 +38,15 @@ class Graph:
         return [name, *self.scales[name]]
 
     def node(self, op, inputs, scale=None, outputs=1, **attributes):
-        """Its output has a scale and a zero point, or those of its first input."""
+        """Its output is of floats, or has a scale and a zero point: its own, or those of its first input."""
         names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
         if scale:
             self.scale(names[0], *scale)
             own = self.scales[names[0]]
             inputs = own + inputs if op == "QLinearConcat" else inputs + own
-        else:
+        elif inputs[0] in self.scales and op != "DequantizeLinear":
             self.scales.update({name: self.scales[inputs[0]] for name in names})
-        domain = DOMAIN if scale and op != "QLinearConv" else ""
+        domain = DOMAIN if op.startswith("QLinear") and op != "QLinearConv" else ""
         self.nodes.append(helper.make_node(op, inputs, names, domain=domain, **attributes))
         return names[0] if outputs == 1 else names
 
@@ -208,6 +208,16 @@ def shuffle(graph):
         x = graph.node(op, [x] + ([] if attribute is None else [graph.constant(np.int64(attribute))]), **({"perm": [0, 2, 1, 3, 4]} if attribute is None else {}))
     return x
 
+
+def shuffle_of_floats(graph):
+    """Every second channel, through floats to other scales, as onnxruntime's quantiser leaves them."""
+    x = graph.node("Reshape", [graph.conv("x", [8, 6, 1, 1]), graph.constant(np.int64([2, 4, 2, 13, 17]))])
+    halves = [graph.node("Gather", [graph.node("DequantizeLinear", graph.operand(x)), graph.constant(np.int64(place))], axis=2) for place in (0, 1)]
+    halves = [graph.node("QuantizeLinear", [half], scale) for half, scale in zip(halves, ((0.07, 131), (0.08, 90)))]
+    return graph.node("QLinearConcat", graph.operand(halves[1]) + graph.operand(halves[0]), (0.08, 131), axis=1)
+
+
+BETWEEN["shuffle-of-floats"] = shuffle_of_floats
 
 ROUNDED = {"add": 1e-3, "mul": 1e-3, "gate": 0.01, "silu": 1e-3, "hard-swish": 1e-3, "sigmoid": 1e-3, "mean": 1e-3, "mean-with-padding": 1e-3}
 

@@ -89,15 +89,21 @@ pub(crate) fn read<'g>(
             Kind::Channels(picks) => {
                 let reads = reads()?;
                 let is_of_bytes = tensors.all[reads[0]].element == Element::Byte;
-                for (y, channels) in unit.outputs.iter().zip(picks) {
-                    let (memory, work) = match channels.first() {
+                for (y, (channels, table)) in unit.outputs.iter().zip(picks) {
+                    let (memory, mut work) = match channels.first() {
                         Some(first) if are_neighbours(channels) && !is_of_bytes => {
                             (Memory::Within(reads[0], *first), Work::View)
                         }
                         _ => (Memory::Own, Work::Pick(channels[..].into())),
                     };
                     let y = tensors.add(*y, LAST, memory)?;
-                    tensors.steps.push((Reading::Ready(work), reads.clone(), y));
+                    let mut reads = reads.clone();
+                    if let Some(table) = table {
+                        let picked = tensors.push(channels.len(), LAST, Memory::Own, Element::Byte);
+                        tensors.steps.push((Reading::Ready(work), std::mem::replace(&mut reads, vec![picked]), picked));
+                        work = Work::Copy(Some(table.clone()));
+                    }
+                    tensors.steps.push((Reading::Ready(work), reads, y));
                 }
                 continue;
             }

@@ -129,7 +129,7 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Slopes(_) => [0.5, 3.0],
         // Parts lie within the whole, in a region.
         Kind::Concat(_) => [0.0, 0.25],
-        Kind::Channels(picks) if picks.iter().all(|channels| are_neighbours(channels)) => [0.0, 0.25],
+        Kind::Channels(picks) if picks.iter().all(|(channels, _)| are_neighbours(channels)) => [0.0, 0.25],
         Kind::Channels(_) => [0.3, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
         Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
@@ -357,7 +357,7 @@ impl Shapes {
                 geometry.map(|geometry| geometry.output_shape()).into_iter().collect()
             }
             Kind::Concat(_) => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
-            Kind::Channels(picks) => picks.iter().map(|channels| with_channels(channels.len())).collect(),
+            Kind::Channels(picks) => picks.iter().map(|(channels, _)| with_channels(channels.len())).collect(),
         })
     }
 }

@@ -657,6 +657,6 @@ fn concatenated<'g>(x: impl Iterator<Item = ByteScale>, y: ByteScale) -> Kind<'g
 }
 
 /// Bytes of one scale as those of another one.
-fn requantised(x: ByteScale, y: ByteScale) -> Table {
+pub(crate) fn requantised(x: ByteScale, y: ByteScale) -> Table {
     std::array::from_fn(|byte| y.byte(x.number(byte as u8)))
 }

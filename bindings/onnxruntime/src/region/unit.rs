@@ -32,8 +32,8 @@ pub(crate) enum Kind<'g> {
     Slopes(Arc<[f32]>),
     /// Channels of the inputs behind one another, of which bytes may go through a table.
     Concat(Vec<Option<Arc<Table>>>),
-    /// Some channels of the input, for each output.
-    Channels(Vec<Vec<usize>>),
+    /// Some channels of the input, for each output, of which bytes may go through a table.
+    Channels(Vec<(Vec<usize>, Option<Arc<Table>>)>),
     /// A convolution of bytes.
     Integers(Box<Integers<'g>>),
     /// An entry for each byte.
@@ -216,7 +216,7 @@ fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Opti
     let sum = counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count));
     let Some(sum) = sum.filter(|sum| *sum <= MOST_CHANNELS) else { return Ok(None) };
     let mut all = 0..sum;
-    let parts = counts.iter().map(|count| all.by_ref().take(*count).collect());
+    let parts = counts.iter().map(|count| (all.by_ref().take(*count).collect(), None));
     Ok((has_axis_of_channels(node, x, 0)? && channels(x)? == Some(sum)).then(|| Kind::Channels(parts.collect())))
 }
 
@@ -237,7 +237,7 @@ fn slice<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>) -> Result<Option<Kind<'
         |at: i64| if at < 0 { at.saturating_add(all as i64).max(0) as usize } else { at.min(all as i64) as usize };
     let (first, end) = (place(*start), place(*end));
     let is_told = first < end && channels(y)? == Some(end - first);
-    Ok(is_told.then(|| Kind::Channels(vec![(first..end).collect()])))
+    Ok(is_told.then(|| Kind::Channels(vec![((first..end).collect(), None)])))
 }
 
 /// A maximum or mean over windows.
