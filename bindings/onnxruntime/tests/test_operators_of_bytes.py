@@ -385,6 +385,15 @@ def test_other_operators_are_left_to_onnxruntime():
     assert np.array_equal(made.run(None, graph.feeds())[0], run_plain(model, graph.feeds(), level=NONE)[0])
 
 
+def test_what_is_computed_of_a_constant_is_no_region():
+    graph = Graph()
+    graph.constants["image"] = graph.rng.integers(0, 256, [2, 9, 13, 17]).astype(np.uint8)
+    graph.scale("image", 0.02, 100)
+    gate = graph.node("QLinearSigmoid", graph.operand("image"), (1 / 256, 0))
+    y = graph.node("QLinearMul", graph.operand(two(graph)[0]) + graph.operand(gate), (0.03, 133))
+    check(pruned(graph, y), y, left=["QLinearSigmoid", "QLinearMul"])
+
+
 def test_bytes_alone_are_no_region():
     graph = Graph()
     y = graph.node("MaxPool", ["x"], kernel_shape=[2, 2])

@@ -425,9 +425,12 @@ impl<'g> Finder<'g, '_> {
                 continue;
             }
             let y = node.output()?;
-            // From the byte that is furthest before it.
+            // From the byte that is furthest before it. What is computed of constants is a function of itself alone.
             for function in known.get(&y.name()?).into_iter().flatten().rev() {
                 let Numbers::Bytes(table) = &function.numbers else { continue };
+                if function.root.name()? == y.name()? {
+                    continue;
+                }
                 // A constant of one number and more axes gives Y more, too.
                 if dims(function.root)?.map(|dims| dims.len()) != dims(y)?.map(|dims| dims.len()) {
                     continue;
@@ -505,11 +508,8 @@ impl<'g> Finder<'g, '_> {
                 None if is_image_of_bytes(bytes)? => &vec![Function::identity(bytes)],
                 None => &Vec::new(),
             };
-            let constant = number_of(bytes, scale)?.map(Operand::Constant);
-            numbers.push((
-                of_bytes.iter().filter_map(|function| function.dequantised(scale)).collect::<Vec<_>>(),
-                constant,
-            ));
+            let functions: Vec<_> = of_bytes.iter().filter_map(|function| function.dequantised(scale)).collect();
+            numbers.push((functions, number_of(bytes, scale)?.map(Operand::Constant)));
         }
         let operands: Vec<_> = numbers.iter().map(|(functions, constant)| (&functions[..], *constant)).collect();
         let mut floats = Vec::new();
