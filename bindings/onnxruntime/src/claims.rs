@@ -116,7 +116,7 @@ fn claims_of<'g>(
     let mut of_bytes = Vec::new();
     for unit in &units {
         finder.take(&unit.nodes);
-        of_bytes.extend(unit.convolution()?);
+        of_bytes.extend(unit.convolutions()?);
     }
     for &node in nodes {
         let found = match finder.layer(node)? {
@@ -158,7 +158,9 @@ fn claims_of<'g>(
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
         let reason = match (of_bytes.contains(&node), &*node.op()?) {
-            (true, "QLinearConv") => "with this layout, CPU or size it is onnxruntime that computes in bytes",
+            (true, "QLinearConv" | "ConvInteger") => {
+                "with this layout, CPU or size it is onnxruntime that computes in bytes"
+            }
             (true, _) => {
                 "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes"
             }

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from conftest import layers, output_of, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
@@ -399,3 +399,115 @@ def test_bytes_alone_are_no_region():
     y = graph.node("MaxPool", ["x"], kernel_shape=[2, 2])
     y = graph.node("QLinearAdd", graph.operand(y) + graph.operand(y), (0.1, 133))
     assert layers(session(graph.model(y), layout="last")) == []
+
+
+def dynamic(x, convolutions, w=np.uint8):
+    """A graph of floats: what quantize_dynamic writes for some layers of the same X."""
+    rng, nodes, constants = np.random.default_rng(4), [], {}
+
+    def constant(value):
+        constants[f"c{len(constants)}"] = np.asarray(value)
+        return f"c{len(constants) - 1}"
+
+    nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]))
+    for i, (shape, zero, attributes) in enumerate(convolutions):
+        least = np.iinfo(w).min
+        weights = constant(rng.integers(least + 60, least + 196, shape).astype(w))
+        zeros = [] if zero is None else [constant(w(least + 128 + zero))]
+        nodes.append(helper.make_node("ConvInteger", ["q", weights, "zero", *zeros], [f"sums{i}"], **attributes))
+        nodes.append(helper.make_node("Cast", [f"sums{i}"], [f"floats{i}"], to=TensorProto.FLOAT))
+        scales = ["scale", constant(np.float32(0.003))]
+        nodes.append(helper.make_node("Mul", scales if i % 2 else scales[::-1], [f"scales{i}"]))
+        both = [f"floats{i}", f"scales{i}"]
+        nodes.append(helper.make_node("Mul", both if i % 2 else both[::-1], [f"y{i}"]))
+    value = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    outputs = [value(f"y{i}", None) for i in range(len(convolutions))]
+    graph = helper.make_graph(nodes, "dynamic", [value("x", x)], outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10)
+
+
+DYNAMIC = {
+    "one": ([2, 6, 13, 17], [([9, 6, 3, 3], 0, {})]),
+    "of-a-zero-point": ([2, 6, 13, 17], [([9, 6, 3, 3], 17, dict(pads=[1, 1, 1, 1], strides=[2, 1]))]),
+    "without-a-zero-point": ([2, 6, 13, 17], [([9, 6, 1, 1], None, {})]),
+    "several": ([2, 6, 13, 17], [([9, 6, 3, 3], -5, {}), ([6, 1, 3, 3], 0, dict(group=6)), ([4, 6, 1, 1], 3, {})]),
+    "of-one-axis": ([3, 4, 301], [([7, 4, 5], 9, dict(dilations=[2]))]),
+    "of-three-axes": ([1, 3, 4, 5, 6], [([5, 3, 2, 2, 2], 9, {})]),
+    "unknown": (["n", 6, "h", "w"], [([9, 6, 3, 3], 1, {})]),
+}
+
+
+@pytest.mark.parametrize("numbers", ["both", "positive", "negative", "zeros", "tiny"])
+@pytest.mark.parametrize("case", DYNAMIC)
+def test_scales_of_a_run(case, numbers):
+    shape, convolutions = DYNAMIC[case]
+    model = dynamic(shape, convolutions)
+    made = session(model, level=NONE, layout="last")
+    assert list(map(sorted, layers(made))) == [sorted(node.op_type for node in model.graph.node)]
+    low, high = {"both": (-3, 5), "positive": (1, 5), "negative": (-5, -1), "zeros": (0, 0), "tiny": (0, 1e-41)}[numbers]
+    shape = [{"n": 2, "h": 20, "w": 11}.get(size, size) for size in shape]
+    rng = np.random.default_rng(8)
+    for factor in (1, 1.7):
+        feeds = {"x": (rng.uniform(low, high, shape) * factor).astype(np.float32)}
+        for one, other in zip(made.run(None, feeds), run_plain(model, feeds, level=NONE), strict=True):
+            assert one.shape == other.shape and np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_scales_of_a_run_do_not_depend_on_threads(threads):
+    model = dynamic([1, 6, 64, 64], [([9, 6, 3, 3], 4, {})])
+    feeds = {"x": np.random.default_rng(8).normal(0, 1, [1, 6, 64, 64]).astype(np.float32)}
+    made = session(model, layout="last", threads=threads, pool=threads)
+    assert np.array_equal(made.run(None, feeds)[0], run_plain(model, feeds, level=NONE)[0])
+
+
+def test_an_infinite_number_is_an_error_of_the_run():
+    made = session(dynamic([1, 6, 8, 8], [([9, 6, 3, 3], 4, {})]), layout="last")
+    x = np.ones([1, 6, 8, 8], np.float32)
+    x[0, 0, 0, 0] = np.inf
+    with pytest.raises(Exception, match="x_scale is inf"):
+        made.run(None, {"x": x})
+
+
+def another_reader(model):
+    model.graph.node.append(helper.make_node("Identity", ["scale"], ["read"]))
+    model.graph.output.append(helper.make_tensor_value_info("read", TensorProto.FLOAT, []))
+
+
+def another_zero(model):
+    model.graph.initializer.append(numpy_helper.from_array(np.uint8(3), "three"))
+    model.graph.node[1].input[2] = "three"
+
+
+def sums_that_leave(model):
+    model.graph.output.append(helper.make_tensor_value_info("sums0", TensorProto.INT32, None))
+
+
+def scales_for_columns(model):
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == model.graph.node[3].input[0])
+    tensor.CopyFrom(numpy_helper.from_array(np.linspace(0.001, 0.1, 11, dtype=np.float32), tensor.name))
+
+
+@pytest.mark.parametrize("change", [another_reader, another_zero, sums_that_leave, scales_for_columns])
+def test_other_uses_of_scales_of_a_run_are_left_to_onnxruntime(change):
+    model = dynamic([1, 6, 13, 13], [([9, 6, 3, 3], 4, {})])
+    change(model)
+    feeds = {"x": np.random.default_rng(8).normal(0, 1, [1, 6, 13, 13]).astype(np.float32)}
+    made = session(model, level=NONE, layout="last")
+    assert layers(made) == []
+    for one, other in zip(made.run(None, feeds), run_plain(model, feeds, level=NONE), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_network_that_onnxruntime_quantised_dynamically(tmp_path):
+    path = str(tmp_path / "quantised.onnx")
+    quantize_dynamic(network(), path, weight_type=QuantType.QUInt8)
+    model = onnx.load(path)
+    assert [node.op_type for node in model.graph.node].count("ConvInteger") == 6
+    feeds = Images(1).get_next()
+    made = session(model, layout="last")
+    assert [part.count("ConvInteger") for part in layers(made)] == [6]
+    got, wanted = made.run(None, feeds)[0], run_plain(model, feeds)[0]
+    # Floats between layers are rounded otherwise, and so may be the scale of a layer.
+    assert np.abs(got - wanted).max() < 0.02 * np.abs(wanted).max()

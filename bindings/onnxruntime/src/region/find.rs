@@ -29,7 +29,7 @@ impl<'g> Region<'g> {
 
     /// Whether it has convolutions of bytes.
     pub(crate) fn is_quantised(&self) -> bool {
-        self.units.iter().any(|unit| matches!(unit.kind, Kind::Integers(_)))
+        self.units.iter().any(Unit::is_quantised)
     }
 
     pub(crate) fn nodes(&self) -> Vec<Node<'g>> {

@@ -58,7 +58,11 @@ pub(crate) fn units<'g>(nodes: &[Node<'g>], is_free: impl Fn(Node<'g>) -> bool) 
     }
     let mut units = Vec::new();
     for &node in nodes {
-        units.extend(finder.layer(node)?.map(|unit| finder.take(unit)));
+        let unit = match finder.layer(node)? {
+            Some(unit) => Some(unit),
+            None => finder.dynamic(node)?,
+        };
+        units.extend(unit.map(|unit| finder.take(unit)));
     }
     if units.is_empty() {
         return Ok(units);
@@ -231,7 +235,8 @@ impl<'g> Finder<'g, '_> {
         let (Some(x), attributes) = (self.dequantised(x, node)?, node.attributes()?) else { return Ok(None) };
         let Some(w_node) = self.producer(w, "DequantizeLinear", node)? else { return Ok(None) };
         let of_w = w_node.attributes()?;
-        let found = weights((w_node, 0), of_w.int("axis", 1), (&op, &attributes))?;
+        let parts = [w_node.input(0)?, w_node.input(1)?, w_node.input(2)?];
+        let found = weights(parts, of_w.int("axis", 1), (&op, &attributes))?;
         let Some((w, w_scale)) = found.filter(|_| of_w.int("block_size", 0) == 0) else { return Ok(None) };
         let mut nodes = vec![x.node, w_node];
         let bias = match node.input(2)? {
@@ -283,7 +288,10 @@ impl<'g> Finder<'g, '_> {
             return Ok(None);
         };
         let (op, attributes, x) = ("Conv".to_owned(), node.attributes()?, x[0]);
-        let Some((w, w_scale)) = weights((node, 3), 0, (&op, &attributes))? else { return Ok(None) };
+        let Some((w, w_scale)) = weights([node.input(3)?, node.input(4)?, node.input(5)?], 0, (&op, &attributes))?
+        else {
+            return Ok(None);
+        };
         let bias = match node.input(8)? {
             None => Bias::Numbers(Vec::new()),
             Some(sums) => match sums.constant()?.map(|sums| sums.sums()).transpose()?.flatten() {
@@ -297,6 +305,68 @@ impl<'g> Finder<'g, '_> {
         let layer = Integers { op, since: VERSION, attributes, w, w_scale, bias, x: x.scale, y: y_scale, table };
         let fits = self.are_free(&[node]) && layer.check(x.bytes)?;
         Ok(fits.then(|| of_node(node, x.bytes, y.bytes, Kind::Integers(Box::new(layer)))))
+    }
+
+    /// The convolutions of what a DynamicQuantizeLinear computes: each is a ConvInteger, which is cast, and multiplied by
+    /// the product of both scales. Nothing else reads bytes and scale.
+    fn dynamic(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        if node.op()? != "DynamicQuantizeLinear" {
+            return Ok(None);
+        }
+        let ([Some(x)], [Some(bytes), Some(scale), Some(zero)]) = (&node.inputs()?[..], &node.outputs()?[..]) else {
+            return Ok(None);
+        };
+        let (x, bytes, scale, zero) = (*x, *bytes, *scale, *zero);
+        if !is_float(x)? || !has_channels(x)? {
+            return Ok(None);
+        }
+        let (mut nodes, mut layers, mut outputs) = (vec![node], Vec::new(), Vec::new());
+        for conv in bytes.consumers()?.unwrap_or_default() {
+            let Some((layer, all, y)) = self.scaled_sums(conv, [bytes, scale, zero])? else { return Ok(None) };
+            layers.push(layer);
+            nodes.extend(all);
+            outputs.push(y);
+        }
+        for value in [bytes, scale, zero] {
+            let is_read_here = |readers: Vec<Node<'g>>| readers.iter().all(|reader| nodes.contains(reader));
+            if !value.consumers()?.is_some_and(is_read_here) {
+                return Ok(None);
+            }
+        }
+        let fits = !layers.is_empty() && self.are_free(&nodes);
+        Ok(fits.then(|| Unit { nodes, inputs: vec![x], outputs, kind: Kind::Dynamic(layers), stands_alone: false }))
+    }
+
+    /// A ConvInteger of such bytes, the nodes that make floats of its sums, and these floats.
+    fn scaled_sums(
+        &self,
+        conv: Node<'g>,
+        [bytes, scale, zero]: [Value<'g>; 3],
+    ) -> Result<Option<(Integers<'g>, Vec<Node<'g>>, Value<'g>)>> {
+        let of_op = |value: Value<'g>, op: &str| -> Result<Option<Node<'g>>> {
+            let Some(node) = value.only_consumer()? else { return Ok(None) };
+            Ok((node.op()? == op).then_some(node))
+        };
+        let [Some(x), Some(w), Some(x_zero), ..] = conv.inputs()?[..] else { return Ok(None) };
+        if conv.op()? != "ConvInteger" || x.name()? != bytes.name()? || x_zero.name()? != zero.name()? {
+            return Ok(None);
+        }
+        let Some(cast) = of_op(conv.output()?, "Cast")? else { return Ok(None) };
+        let Some(mul) = of_op(cast.output()?, "Mul")? else { return Ok(None) };
+        let Some(product) = other(mul, cast.output()?)? else { return Ok(None) };
+        let Some(scales) = self.producer(product, "Mul", mul)? else { return Ok(None) };
+        let Some(w_scale) = other(scales, scale)? else { return Ok(None) };
+        let (op, attributes, y) = ("Conv".to_owned(), conv.attributes()?, mul.output()?);
+        // One scale: others would be along the last axis.
+        let Some((w, w_scale)) = weights([Some(w), Some(w_scale), conv.input(3)?], 1, (&op, &attributes))? else {
+            return Ok(None);
+        };
+        let of_run = ByteScale { scale: 1.0, zero: 0 };
+        let (since, bias) = (VERSION, Bias::Numbers(Vec::new()));
+        let layer = Integers { op, since, attributes, w, w_scale, bias, x: of_run, y: None, table: None };
+        let has_rank = dims(y)?.map(|dims| dims.len()) == dims(bytes)?.map(|dims| dims.len());
+        let fits = has_rank && is_float(y)? && has_channels(y)? && layer.check(bytes)?;
+        Ok(fits.then(|| (layer, vec![conv, cast, scales, mul], y)))
     }
 
     /// What a node computes, if that is of images of bytes.
@@ -630,17 +700,27 @@ fn number_of(bytes: Value<'_>, scale: ByteScale) -> Result<Option<f32>> {
     })
 }
 
-/// The constant bytes that are an input of a node, and their scales and zero points, which are the next ones: one, or one
-/// for each output channel.
+/// The other one of two inputs of a node.
+fn other<'g>(node: Node<'g>, value: Value<'g>) -> Result<Option<Value<'g>>> {
+    let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(None) };
+    let name = value.name()?;
+    Ok(match [one.name()? == name, other.name()? == name] {
+        [true, false] => Some(other),
+        [false, true] => Some(one),
+        _ => None,
+    })
+}
+
+/// Constant bytes, and their scales and zero points along an axis: one, or one for each output channel.
 fn weights<'g>(
-    (node, place): (Node<'g>, usize),
+    [tensor, scale, zero]: [Option<Value<'g>>; 3],
     axis: i64,
     (op, attributes): (&str, &Attributes),
 ) -> Result<Option<(Bytes<'g>, Vec<f32>)>> {
-    let tensor = node.input(place)?.map(Value::constant).transpose()?.flatten();
-    let scale = node.input(place + 1)?.map(numbers_of).transpose()?.flatten();
+    let tensor = tensor.map(Value::constant).transpose()?.flatten();
+    let scale = scale.map(numbers_of).transpose()?.flatten();
     let (Some(tensor), Some(scale)) = (tensor, scale) else { return Ok(None) };
-    let (Some(flip), Some(zero)) = (tensor.flip(), zero_points(node, place + 2)?) else { return Ok(None) };
+    let (Some(flip), Some(zero)) = (tensor.flip(), zero_points(zero)?) else { return Ok(None) };
     let of_channels = usize::from(op == "ConvTranspose");
     let count = tensor.dims().get(of_channels).map_or(0, |count| *count as usize);
     let axis = if axis < 0 { axis + tensor.dims().len() as i64 } else { axis };

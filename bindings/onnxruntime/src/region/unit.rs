@@ -36,6 +36,8 @@ pub(crate) enum Kind<'g> {
     Channels(Vec<(Vec<usize>, Option<Arc<Table>>)>),
     /// A convolution of bytes.
     Integers(Box<Integers<'g>>),
+    /// Convolutions of the same bytes, whose scale is that of the numbers that X has in a run.
+    Dynamic(Vec<Integers<'g>>),
     /// An entry for each byte.
     Table(Arc<Table>),
     Blend(Blend),
@@ -66,14 +68,20 @@ impl<'g> Unit<'g> {
         values.clone().any(|value| matches!(is_of_bytes(*value), Ok(true)))
     }
 
-    /// The node of a convolution of bytes.
-    pub(crate) fn convolution(&self) -> Result<Option<Node<'g>>> {
-        for node in self.nodes.iter().filter(|_| matches!(self.kind, Kind::Integers(_))) {
-            if matches!(&*node.op()?, "Conv" | "ConvTranspose" | "QLinearConv") {
-                return Ok(Some(*node));
+    /// Whether it has convolutions of bytes.
+    pub(crate) fn is_quantised(&self) -> bool {
+        matches!(self.kind, Kind::Integers(_) | Kind::Dynamic(_))
+    }
+
+    /// The nodes of convolutions of bytes.
+    pub(crate) fn convolutions(&self) -> Result<Vec<Node<'g>>> {
+        let mut found = Vec::new();
+        for node in self.nodes.iter().filter(|_| self.is_quantised()) {
+            if matches!(&*node.op()?, "Conv" | "ConvTranspose" | "QLinearConv" | "ConvInteger") {
+                found.push(*node);
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// The unit of a node that is no layer; `None` if it is none.
