@@ -167,6 +167,10 @@ fn claims_of<'g>(
             (false, "QLinearConv") => {
                 "W, B, a scale or a zero point is not constant, channels are unknown, or sums are not as convoke takes them"
             }
+            (false, "ConvInteger") => {
+                "it does not stand between DynamicQuantizeLinear and a Cast and Mul by both scales, something else reads what \
+                 lies between, W or its scale is not constant, or channels are unknown"
+            }
             _ => continue,
         };
         tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?;

@@ -303,10 +303,10 @@ def test_a_network_that_onnxruntime_quantised(x, w, each, tmp_path):
         assert difference.max() <= 1.01 * scale and (difference > 0).mean() < 0.02
 
 
-def log_of(change, **convoke):
+def log_of(change, model=None, **convoke):
     """What is logged of a small graph that is changed, as text."""
     graph = Graph()
-    model = graph.model(graph.conv("x", [9, 6, 3, 3]))
+    model = model or graph.model(graph.conv("x", [9, 6, 3, 3]))
     change(model)
     code = f"""
 from conftest import *
@@ -346,6 +346,9 @@ def test_the_log_says_why_a_convolution_is_left():
     assert "(QLinearConv) is left to onnxruntime: W, B, a scale or a zero point is not constant" in log_of(of_input(3), layout="last")
     assert "(QLinearConv) is left to onnxruntime: with this layout" in log_of(lambda model: None, layout="first")
     assert "is left to onnxruntime" not in log_of(lambda model: None, layout="last")
+    integers = dynamic([1, 6, 13, 13], [([9, 6, 3, 3], 4, {})])
+    assert "(ConvInteger) is left to onnxruntime: with this layout" in log_of(lambda model: None, integers, layout="first")
+    assert "(ConvInteger) is left to onnxruntime: it does not stand between" in log_of(another_reader, integers, layout="last")
 
 
 WRONG = {
