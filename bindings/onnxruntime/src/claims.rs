@@ -116,7 +116,7 @@ fn claims_of<'g>(
     let mut of_bytes = Vec::new();
     for unit in &units {
         finder.take(&unit.nodes);
-        of_bytes.extend(unit.convolution()?);
+        of_bytes.extend(unit.convolutions()?);
     }
     for &node in nodes {
         let found = match finder.layer(node)? {
@@ -156,9 +156,23 @@ fn claims_of<'g>(
     }
     let claims: Vec<_> = layers.rest().chain(others).collect();
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
-    for node in of_bytes.into_iter().filter(|node| !claimed.contains(node)) {
-        let reason =
-            "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes";
+    for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
+        let reason = match (of_bytes.contains(&node), &*node.op()?) {
+            (true, "QLinearConv" | "ConvInteger") => {
+                "with this layout, CPU or size it is onnxruntime that computes in bytes"
+            }
+            (true, _) => {
+                "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes"
+            }
+            (false, "QLinearConv") => {
+                "W, B, a scale or a zero point is not constant, channels are unknown, or sums are not as convoke takes them"
+            }
+            (false, "ConvInteger") => {
+                "it does not stand between DynamicQuantizeLinear and a Cast and Mul by both scales, something else reads what \
+                 lies between, W or its scale is not constant, or channels are unknown"
+            }
+            _ => continue,
+        };
         tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?;
     }
     for layer in claims.iter().flat_map(Claim::layers) {

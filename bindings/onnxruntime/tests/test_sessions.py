@@ -358,7 +358,7 @@ def seconds():
 settings = options(pool=2)
 # Threads that wait must not count as threads that compute.
 settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-made = onnxruntime.InferenceSession(small(m=64, size=56, layers=4), convoke_onnxruntime.add_to(settings))
+made = onnxruntime.InferenceSession(small(m=64, size=56, layers=4), convoke_onnxruntime.add_to(settings, layout="first"))
 assert len(layers(made)) == 4
 x = feeds(np.random.default_rng(1), 1, 8, 56, 56)
 made.run(None, x)

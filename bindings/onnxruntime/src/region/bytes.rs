@@ -18,9 +18,14 @@ pub(crate) struct ByteScale {
 impl ByteScale {
     /// That of a QuantizeLinear or DequantizeLinear of tensors, whose numbers have one scale.
     pub(crate) fn of(node: Node<'_>, bytes: Value<'_>) -> Result<Option<Self>> {
+        Self::at(node, 1, bytes)
+    }
+
+    /// That of an input of a node, and of the zero point behind it.
+    pub(crate) fn at(node: Node<'_>, place: usize, bytes: Value<'_>) -> Result<Option<Self>> {
         let Some(flip) = bytes.tensor_type()?.and_then(|ty| ty.flip()) else { return Ok(None) };
-        let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
-        let zero = zero_points(node)?;
+        let scale = node.input(place)?.map(numbers_of).transpose()?.flatten();
+        let zero = zero_points(node.input(place + 1)?)?;
         let (Some(&[scale]), Some(&[zero])) = (scale.as_deref(), zero.as_deref()) else { return Ok(None) };
         Ok((scale > 0.0 && scale.is_finite()).then_some(Self { scale, zero: zero ^ flip }))
     }
@@ -44,15 +49,32 @@ impl ByteScale {
     }
 }
 
+/// Parts of a tensor whose ranges are found.
+pub(crate) const RANGES: usize = 64;
+
+impl ByteScale {
+    /// That of DynamicQuantizeLinear, for the least and the largest numbers of all parts of X.
+    /// Source: ONNX's specification of it, in floats, as onnxruntime computes it.
+    pub(crate) fn of_ranges(ranges: &[f32]) -> Self {
+        let (mut least, mut most) = (0.0_f32, 0.0_f32);
+        for range in ranges.chunks_exact(2) {
+            (least, most) = (least.min(range[0]), most.max(range[1]));
+        }
+        let scale = (most - least) / 255.0;
+        let scale = if scale > 0.0 { scale } else { 1.0 };
+        Self { scale, zero: (-least / scale).clamp(0.0, 255.0).round_ties_even() as u8 }
+    }
+}
+
 /// The floats of a constant.
 pub(crate) fn numbers_of(value: Value<'_>) -> Result<Option<Vec<f32>>> {
     let Some(tensor) = value.constant()?.filter(|tensor| tensor.dtype() == Some(DType::F32)) else { return Ok(None) };
     Ok(Some(tensor.elements::<f32>()?.to_vec()))
 }
 
-/// The zero points of a QuantizeLinear or DequantizeLinear, if they are constant bytes: one of 0 if they are left out.
-pub(crate) fn zero_points(node: Node<'_>) -> Result<Option<Vec<u8>>> {
-    let Some(zero) = node.input(2)? else { return Ok(Some(vec![0])) };
+/// Zero points, if they are constant bytes: one of 0 if they are left out.
+pub(crate) fn zero_points(zero: Option<Value<'_>>) -> Result<Option<Vec<u8>>> {
+    let Some(zero) = zero else { return Ok(Some(vec![0])) };
     let bytes = zero.constant()?.map(|tensor| tensor.bytes()).transpose()?.flatten();
     Ok(bytes.map(<[u8]>::to_vec))
 }
@@ -95,6 +117,8 @@ pub(crate) struct Blend {
     pub(crate) op: Blending,
     pub(crate) of: [ByteScale; 2],
     pub(crate) y: ByteScale,
+    /// Is added before Y is rounded.
+    pub(crate) offset: f32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -73,23 +73,50 @@ pub(crate) fn read<'g>(
             Kind::Integers(layer) => (Work::Integers(Arc::new(IntegerLayer::of(layer)?)), reads()?),
             Kind::Table(table) => (Work::Copy(Some(table.clone())), reads()?),
             Kind::Blend(blend) => (Work::Blend(blend.clone()), reads()?),
+            Kind::Means(pool, [x_scale, y_scale]) => {
+                let mut reads = reads()?;
+                for work in [Work::Dequantise(*x_scale), Work::Pool(pool.clone())] {
+                    let floats = tensors.push(tensors.all[reads[0]].channels, LAST, Memory::Own, Element::Float);
+                    tensors.steps.push((Reading::Ready(work), std::mem::replace(&mut reads, vec![floats]), floats));
+                }
+                (Work::Quantise(Some(*y_scale)), reads)
+            }
             Kind::Quantise(scale) => {
-                tensors.add_quantised(unit.inputs[0], y, *scale)?;
+                let y = tensors.add(y, LAST, Memory::Own)?;
+                tensors.add_quantised(unit.inputs[0], y, Some(*scale))?;
                 continue;
             }
             Kind::Dequantise(scale) => (Work::Dequantise(*scale), reads()?),
+            Kind::Dynamic(layers) => {
+                let x = unit.inputs[0];
+                let count = channels(x)?.ok_or_else(|| Failure::other("a tensor without channels"))?;
+                let bytes = tensors.push(count, LAST, Memory::Own, Element::Byte);
+                let ranges = tensors.add_quantised(x, bytes, None)?;
+                for (y, layer) in unit.outputs.iter().zip(layers) {
+                    let y = tensors.add(*y, LAST, Memory::Own)?;
+                    let work = Work::Integers(Arc::new(IntegerLayer::of(layer)?));
+                    tensors.steps.push((Reading::Ready(work), [&[bytes], &ranges[..]].concat(), y));
+                }
+                continue;
+            }
             Kind::Channels(picks) => {
                 let reads = reads()?;
                 let is_of_bytes = tensors.all[reads[0]].element == Element::Byte;
-                for (y, channels) in unit.outputs.iter().zip(picks) {
-                    let (memory, work) = match channels.first() {
+                for (y, (channels, table)) in unit.outputs.iter().zip(picks) {
+                    let (memory, mut work) = match channels.first() {
                         Some(first) if are_neighbours(channels) && !is_of_bytes => {
                             (Memory::Within(reads[0], *first), Work::View)
                         }
                         _ => (Memory::Own, Work::Pick(channels[..].into())),
                     };
                     let y = tensors.add(*y, LAST, memory)?;
-                    tensors.steps.push((Reading::Ready(work), reads.clone(), y));
+                    let mut reads = reads.clone();
+                    if let Some(table) = table {
+                        let picked = tensors.push(channels.len(), LAST, Memory::Own, Element::Byte);
+                        tensors.steps.push((Reading::Ready(work), std::mem::replace(&mut reads, vec![picked]), picked));
+                        work = Work::Copy(Some(table.clone()));
+                    }
+                    tensors.steps.push((Reading::Ready(work), reads, y));
                 }
                 continue;
             }
@@ -189,18 +216,22 @@ impl<'g> Tensors<'_, 'g> {
         Ok(())
     }
 
-    /// Floats with channels first become bytes with channels first before these are moved.
-    fn add_quantised(&mut self, x: Value<'_>, y: Value<'_>, scale: ByteScale) -> Result<()> {
-        let [Some(x), None] = self.both(x)? else {
-            let (x, y) = (self.with(x, LAST)?, self.add(y, LAST, Memory::Own)?);
-            self.steps.push((Reading::Ready(Work::Quantise(scale)), vec![x], y));
-            return Ok(());
-        };
-        let bytes = self.push(self.all[x].channels, FIRST, Memory::Own, Element::Byte);
-        let y = self.add(y, LAST, Memory::Own)?;
-        self.steps.push((Reading::Ready(Work::Quantise(scale)), vec![x], bytes));
-        self.steps.push((Reading::Ready(Work::Reorder(None)), vec![bytes], y));
-        Ok(())
+    /// Floats with channels first become bytes with channels first before these are moved. Without a scale, it is that of
+    /// the ranges, whose tensor is returned.
+    fn add_quantised(&mut self, x: Value<'_>, y: usize, scale: Option<ByteScale>) -> Result<Vec<usize>> {
+        let first = if let [Some(first), None] = self.both(x)? { Some(first) } else { None };
+        let x = first.map_or_else(|| self.with(x, LAST), Ok)?;
+        let mut ranges = Vec::new();
+        if scale.is_none() {
+            ranges.push(self.push(2, LAST, Memory::Own, Element::Float));
+            self.steps.push((Reading::Ready(Work::Ranges), vec![x], ranges[0]));
+        }
+        let bytes = first.map_or(y, |_| self.push(self.all[x].channels, FIRST, Memory::Own, Element::Byte));
+        self.steps.push((Reading::Ready(Work::Quantise(scale)), [&[x], &ranges[..]].concat(), bytes));
+        if first.is_some() {
+            self.steps.push((Reading::Ready(Work::Reorder(None)), vec![bytes], y));
+        }
+        Ok(ranges)
     }
 
     /// Parts lie within the whole, where they can: they are computed here, lie in no other tensor, and no step

@@ -29,7 +29,7 @@ impl<'g> Region<'g> {
 
     /// Whether it has convolutions of bytes.
     pub(crate) fn is_quantised(&self) -> bool {
-        self.units.iter().any(|unit| matches!(unit.kind, Kind::Integers(_)))
+        self.units.iter().any(Unit::is_quantised)
     }
 
     pub(crate) fn nodes(&self) -> Vec<Node<'g>> {
@@ -65,6 +65,8 @@ pub(crate) fn regions<'g>(
     (layers, mut units): (Vec<Fusion<'g>>, Vec<Unit<'g>>),
     takes: Takes<'_, 'g>,
 ) -> Result<(Vec<Region<'g>>, Vec<Fusion<'g>>)> {
+    // Those beside convolutions of bytes alone.
+    let has_bytes = !units.is_empty();
     let mut rest = Vec::new();
     for layer in layers {
         if is_layer_of_region(&layer)? {
@@ -83,7 +85,7 @@ pub(crate) fn regions<'g>(
                 None => Unit::of(node)?,
             },
         };
-        if let Some(unit) = unit {
+        if let Some(unit) = unit.filter(|unit| has_bytes || !unit.is_of_bytes()) {
             finder.take(&unit.nodes);
             units.push(unit);
         }

@@ -37,6 +37,7 @@ pub(crate) enum PlannedIntegers {
 pub(crate) struct Planned<Y> {
     plan: QuantisedPlan<u8, i8, Y>,
     weights: Arc<QuantisedWeights>,
+    w_scale: Vec<f32>,
     scaled: Scaled<u8, Y>,
 }
 
@@ -64,12 +65,11 @@ impl IntegerLayer {
     pub(crate) fn plan(&self, session: &Session, x_shape: &[usize]) -> Result<PlannedIntegers> {
         Ok(match self.y {
             Some(y) => {
-                let planned = self.planned(session, x_shape, (y.scale, y.zero))?;
-                let Planned { plan, weights, mut scaled } = planned;
+                let mut planned = self.planned(session, x_shape, (y.scale, y.zero))?;
                 if let Some(table) = &self.table {
-                    scaled = scaled.table(table);
+                    planned.scaled = planned.scaled.table(table);
                 }
-                PlannedIntegers::Bytes(Box::new(Planned { plan, weights, scaled }))
+                PlannedIntegers::Bytes(Box::new(planned))
             }
             None => PlannedIntegers::Floats(Box::new(self.planned(session, x_shape, (1.0, 0.0))?)),
         })
@@ -83,10 +83,8 @@ impl IntegerLayer {
     ) -> Result<Planned<Y>> {
         let plan = session.planner().plan_quantised::<u8, i8, Y>(self.operator.clone(), x_shape)?;
         let weights = self.weights(&plan)?;
-        let (x_scale, x_zero_point) = (self.x.scale, self.x.zero);
-        let scales = Scales { x_scale, x_zero_point, w_scale: &self.w_scale, y_scale, y_zero_point };
-        let scaled = weights.scaled(&scales)?;
-        Ok(Planned { plan, weights, scaled })
+        let scaled = scaled(&weights, self.x, &self.w_scale, (y_scale, y_zero_point))?;
+        Ok(Planned { plan, weights, w_scale: self.w_scale.clone(), scaled })
     }
 
     /// Packs, unless the weights of the last plan serve.
@@ -105,6 +103,15 @@ impl IntegerLayer {
     }
 }
 
+fn scaled<Y: convoke::Quantised>(
+    weights: &QuantisedWeights,
+    ByteScale { scale, zero }: ByteScale,
+    w_scale: &[f32],
+    (y_scale, y_zero_point): (f32, Y),
+) -> std::result::Result<Scaled<u8, Y>, Error> {
+    weights.scaled(&Scales { x_scale: scale, x_zero_point: zero, w_scale, y_scale, y_zero_point })
+}
+
 impl PlannedIntegers {
     pub(crate) fn output_shape(&self) -> Vec<usize> {
         match self {
@@ -114,10 +121,28 @@ impl PlannedIntegers {
     }
 }
 
+impl Planned<f32> {
+    /// The same, of X whose scale is known in a run.
+    pub(crate) fn run_scaled(
+        &self,
+        session: &Session,
+        run: Run,
+        (x, scale): (&[u8], ByteScale),
+        y: &mut [f32],
+    ) -> Result<()> {
+        let scaled = scaled(&self.weights, scale, &self.w_scale, (1.0, 0.0))?;
+        self.run_by(session, run, (x, &scaled), y)
+    }
+}
+
 impl<Y: convoke::Quantised> Planned<Y> {
     /// Computes Y on the session's memory and the threads of a run.
     pub(crate) fn run(&self, session: &Session, run: Run, x: &[u8], y: &mut [Y]) -> Result<()> {
-        let Self { plan, weights, scaled } = self;
+        self.run_by(session, run, (x, &self.scaled), y)
+    }
+
+    fn run_by(&self, session: &Session, run: Run, (x, scaled): (&[u8], &Scaled<u8, Y>), y: &mut [Y]) -> Result<()> {
+        let Self { plan, weights, .. } = self;
         lend(session, run, plan.threads(), |workspace, threads| {
             if workspace.bytes() < plan.workspace_bytes() {
                 *workspace = Workspace::with_bytes(plan.workspace_bytes())?;

@@ -12,6 +12,7 @@ use crate::layer::usual_shape;
 use crate::options;
 use crate::region::bytes::{Integers, is_of_bytes, plain};
 use crate::region::find::{Region, inputs};
+use crate::region::linear::of_numbers;
 use crate::region::unit::{Kind, Unit, are_neighbours, channels, dims};
 use crate::session::Session;
 use crate::sum;
@@ -34,13 +35,15 @@ pub(crate) struct Choice {
 /// Nanoseconds that onnxruntime takes to call a node.
 const CALL: f64 = 1000.0;
 
-/// Nanoseconds that it takes for an element of a node of bytes that is part of a table here.
+/// Nanoseconds that it takes for an element of a node that is part of a table here, or of a convolution whose scale is that of
+/// a run.
 const PASS_OF_BYTES: f64 = 0.3;
 
-/// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear.
+/// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear or operator of bytes.
 fn calls(unit: &Unit<'_>) -> Result<usize> {
     let ops = unit.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?;
-    Ok(ops.iter().filter(|op| plain(op) == "QuantizeLinear").count().max(1))
+    let is_one = |op: &&String| plain(op) == "QuantizeLinear" || of_numbers(op).is_some();
+    Ok(if matches!(unit.kind, Kind::Dynamic(_)) { ops.len() } else { ops.iter().filter(is_one).count().max(1) })
 }
 
 /// How large the estimate of a region may be, in proportion to that of its layers with channels first: these take a
@@ -81,8 +84,14 @@ impl Choice {
                 }
             }
             let calls = calls(unit)?;
-            if let Kind::Integers(layer) = &unit.kind {
-                estimates = match (estimates, of_integers(session, layer, shapes.get(unit.inputs[0])?)) {
+            let (layers, is_dynamic) = match &unit.kind {
+                Kind::Integers(layer) => (std::slice::from_ref(&**layer), false),
+                Kind::Dynamic(layers) => (&layers[..], true),
+                _ => (&[][..], false),
+            };
+            for layer in layers {
+                let found = of_integers(session, (layer, is_dynamic), shapes.get(unit.inputs[0])?);
+                estimates = match (estimates, found) {
                     (Some([here, apart]), Some([own, theirs])) => Some([here + own, apart + theirs]),
                     _ => None,
                 };
@@ -127,12 +136,12 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Slopes(_) => [0.5, 3.0],
         // Parts lie within the whole, in a region.
         Kind::Concat(_) => [0.0, 0.25],
-        Kind::Channels(picks) if picks.iter().all(|channels| are_neighbours(channels)) => [0.0, 0.25],
+        Kind::Channels(picks) if picks.iter().all(|(channels, _)| are_neighbours(channels)) => [0.0, 0.25],
         Kind::Channels(_) => [0.3, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
         Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
-        Kind::Integers(_) | Kind::Table(_) => [PASS_OF_BYTES, 0.0],
-        Kind::Blend(_) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
+        Kind::Integers(_) | Kind::Dynamic(_) | Kind::Table(_) => [PASS_OF_BYTES, 0.0],
+        Kind::Blend(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
 
@@ -279,11 +288,17 @@ const BYTES_BESIDE_FLOATS: f64 = 2.0;
 const BYTES_OF_ONNXRUNTIME: f64 = 1.15;
 
 /// The estimate of a convolution of bytes here, and of onnxruntime's nodes: it computes a ConvTranspose in floats.
-fn of_integers(session: &Session, layer: &Integers<'_>, x_shape: Option<&Vec<usize>>) -> Option<[f64; 2]> {
+fn of_integers(
+    session: &Session,
+    (layer, is_dynamic): (&Integers<'_>, bool),
+    x_shape: Option<&Vec<usize>>,
+) -> Option<[f64; 2]> {
     let operator = layer.operator().ok()?.layouts(LAST, LAST);
     let floats = session.estimate(DType::F32, operator, Activation::None, x_shape?)?;
     let bytes = floats / BYTES_BESIDE_FLOATS;
+    let own = if layer.is_centred() { bytes } else { floats };
     Some(match () {
+        () if is_dynamic => [own, own * BYTES_OF_ONNXRUNTIME],
         // onnxruntime computes it in floats.
         () if layer.op != "Conv" => [bytes, floats],
         // Others multiply values of 16 bits here.
@@ -291,6 +306,10 @@ fn of_integers(session: &Session, layer: &Integers<'_>, x_shape: Option<&Vec<usi
         () if layer.is_depthwise() => [floats; 2],
         () => [bytes, bytes * BYTES_OF_ONNXRUNTIME],
     })
+}
+
+fn shape_of(layer: &Integers<'_>, x_shape: &[usize]) -> Option<Vec<usize>> {
+    Some(layer.operator().ok()?.geometry(x_shape).ok()?.output_shape())
 }
 
 /// The shapes of a region's values, or some that may well be: sizes that are unknown are taken for usual ones.
@@ -338,7 +357,9 @@ impl Shapes {
                 let geometry = operator.and_then(|operator| operator.geometry(x).ok());
                 geometry.map(|geometry| geometry.output_shape()).into_iter().collect()
             }
-            Kind::Pool(pool) => pool.geometry(x).map(|geometry| geometry.output_shape()).into_iter().collect(),
+            Kind::Pool(pool) | Kind::Means(pool, _) => {
+                pool.geometry(x).map(|geometry| geometry.output_shape()).into_iter().collect()
+            }
             Kind::Resize(resize) => {
                 resize.sizes([x[2], x[3]]).map(|[height, width]| vec![x[0], x[1], height, width]).into_iter().collect()
             }
@@ -348,12 +369,10 @@ impl Shapes {
             | Kind::Blend(_)
             | Kind::Quantise(_)
             | Kind::Dequantise(_) => vec![(*x).clone()],
-            Kind::Integers(layer) => {
-                let geometry = layer.operator().ok().and_then(|operator| operator.geometry(x).ok());
-                geometry.map(|geometry| geometry.output_shape()).into_iter().collect()
-            }
+            Kind::Integers(layer) => shape_of(layer, x).into_iter().collect(),
+            Kind::Dynamic(layers) => layers.iter().map_while(|layer| shape_of(layer, x)).collect(),
             Kind::Concat(_) => vec![with_channels(channels(unit.outputs[0])?.unwrap_or(0))],
-            Kind::Channels(picks) => picks.iter().map(|channels| with_channels(channels.len())).collect(),
+            Kind::Channels(picks) => picks.iter().map(|(channels, _)| with_channels(channels.len())).collect(),
         })
     }
 }

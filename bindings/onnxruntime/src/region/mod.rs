@@ -4,7 +4,7 @@
 //! * [`find`](mod@find): which nodes are a region.
 //! * [`unit`](mod@unit): what its units compute, read from nodes; [`moves`](mod@moves): those that move channels alone.
 //! * [`quantised`](mod@quantised): units of quantised graphs; [`bytes`](mod@bytes): bytes that stand for numbers;
-//!   [`numbers`](mod@numbers): what operators compute of single numbers; [`integers`](mod@integers): convolutions of bytes.
+//!   [`linear`](mod@linear): operators of bytes; [`numbers`](mod@numbers): what operators compute of single numbers; [`integers`](mod@integers): convolutions of bytes.
 //! * [`compile`](mod@compile): its steps, and which values share memory; [`steps`](mod@steps): what these are.
 //! * [`layouts`](mod@layouts): which layouts a layer reads and writes.
 //! * [`program`](mod@program): the steps for inputs of known shapes; [`passes`](mod@passes): how those that are no convolutions
@@ -15,6 +15,7 @@ mod compile;
 mod find;
 mod integers;
 mod layouts;
+mod linear;
 mod moves;
 mod numbers;
 mod passes;

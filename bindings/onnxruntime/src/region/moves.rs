@@ -3,56 +3,58 @@
 //! Each of these nodes gives a tensor whose elements lie in X, at distances that are the same everywhere. So nodes are
 //! followed from a Reshape of X on, until tensors are images again, made of some channels of X.
 
+use std::sync::Arc;
+
 use crate::api::Result;
 use crate::graph::{AttributeValue, Node, Value};
-use crate::region::bytes::{ByteScale, is_of_bytes};
-use crate::region::quantised::is_image_of_bytes;
+use crate::region::bytes::{ByteScale, Table, is_of_bytes, plain};
+use crate::region::quantised::{is_image_of_bytes, requantised};
 use crate::region::unit::{Kind, MOST_CHANNELS, Unit, dims, ints, is_image};
 
 /// Nodes that are followed from a Reshape on, at most.
 const MOST_NODES: usize = 16;
 
-/// The unit that begins with a node, if that and those behind it move channels alone. In quantised graphs, each of them
-/// stands between a DequantizeLinear and a QuantizeLinear, all of one scale.
+/// The unit that begins with a node, if that and those behind it move channels alone. In quantised graphs, there are
+/// DequantizeLinear and QuantizeLinear between them, perhaps to another scale.
 pub(crate) fn unit<'g>(first: Node<'g>) -> Result<Option<Unit<'g>>> {
     let Some(x) = first.input(0)? else { return Ok(None) };
-    let scale = match &*first.op()? {
-        "Reshape" => None,
+    let is_first = match plain(&first.op()?) {
+        "Reshape" => true,
         "DequantizeLinear" => match first.output()?.only_consumer()? {
-            Some(next) if next.op()? == "Reshape" => ByteScale::of(first, x)?,
-            _ => return Ok(None),
+            Some(next) => next.op()? == "Reshape",
+            None => false,
         },
-        _ => return Ok(None),
+        _ => false,
     };
+    if !is_first {
+        return Ok(None);
+    }
     let known = dims(x)?.and_then(|dims| dims.into_iter().collect::<Option<Vec<_>>>());
     let Some(shape) = known.filter(|shape| is_countable(shape)) else { return Ok(None) };
-    if !is_image(x)? && (scale.is_none() || !is_image_of_bytes(x)?) {
+    let is_quantised = is_image_of_bytes(x)?;
+    if !is_image(x)? && !is_quantised {
         return Ok(None);
     }
     let (mut nodes, mut outputs, mut picks) = (vec![first], Vec::new(), Vec::new());
-    let mut open = vec![(x, View::of(&shape), first)];
-    while let Some((value, view, node)) = open.pop() {
+    let mut open = vec![(x, View::of(&shape), Meaning::default(), first)];
+    while let Some((value, view, meaning, node)) = open.pop() {
         let is_only_input = node.input(0)?.map(Value::name).transpose()? == Some(value.name()?);
-        let moved = match (scale, &*node.op()?) {
-            (Some(scale), "DequantizeLinear" | "QuantizeLinear") => {
-                let y = node.output()?;
-                let bytes = if is_of_bytes(y)? { y } else { value };
-                (ByteScale::of(node, bytes)? == Some(scale)).then(|| vec![(y, view)])
-            }
-            _ => view.behind(node)?,
+        let (moved, meaning) = match meaning.behind(node, value)? {
+            Some(meaning) if is_quantised => (Some(vec![(node.output()?, view)]), meaning),
+            _ => (view.behind(node)?, meaning),
         };
         let Some(moved) = moved.filter(|_| is_only_input) else { return Ok(None) };
         for (value, view) in moved {
-            let is_end = scale.is_none() || is_of_bytes(value)?;
+            let is_end = !is_quantised || is_of_bytes(value)?;
             if let Some(channels) = view.channels_of(&shape).filter(|channels| is_end && !channels.is_empty()) {
                 outputs.push(value);
-                picks.push(channels);
+                picks.push((channels, meaning.table.clone()));
                 continue;
             }
             let Some(readers) = value.consumers()? else { return Ok(None) };
             for reader in readers {
                 nodes.push(reader);
-                open.push((value, view.clone(), reader));
+                open.push((value, view.clone(), meaning.clone(), reader));
             }
             if nodes.len() > MOST_NODES {
                 return Ok(None);
@@ -61,6 +63,30 @@ pub(crate) fn unit<'g>(first: Node<'g>) -> Result<Option<Unit<'g>>> {
     }
     let unit = Unit { nodes, inputs: vec![x], outputs, kind: Kind::Channels(picks), stands_alone: false };
     Ok(Some(unit).filter(|unit| !unit.outputs.is_empty()))
+}
+
+/// What has become of the bytes of X.
+#[derive(Clone, Default)]
+struct Meaning {
+    /// That of the bytes before a DequantizeLinear, until they are bytes again.
+    scale: Option<ByteScale>,
+    table: Option<Arc<Table>>,
+}
+
+impl Meaning {
+    /// The same behind a QuantizeLinear or DequantizeLinear.
+    fn behind(&self, node: Node<'_>, value: Value<'_>) -> Result<Option<Self>> {
+        let table = self.table.clone();
+        Ok(match (plain(&node.op()?), self.scale) {
+            ("DequantizeLinear", None) => ByteScale::of(node, value)?.map(|scale| Self { scale: Some(scale), table }),
+            ("QuantizeLinear", Some(x)) => ByteScale::of(node, node.output()?)?.map(|y| {
+                let behind = requantised(x, y);
+                let all = || table.as_deref().map_or(behind, |table| table.map(|byte| behind[usize::from(byte)]));
+                Self { scale: None, table: if x == y { table.clone() } else { Some(Arc::new(all())) } }
+            }),
+            _ => None,
+        })
+    }
 }
 
 /// Whether a shape has elements, not more than memory may have, and not too many channels to list.

@@ -4,7 +4,7 @@ use convoke::Layout;
 use pulp::Arch;
 use wide::u8x16;
 
-use crate::region::bytes::{Blend, Blending, ByteScale, Table};
+use crate::region::bytes::{Blend, Blending, ByteScale, RANGES, Table};
 use crate::region::program::Windows;
 use crate::region::unit::{Mean, Sources};
 
@@ -149,21 +149,60 @@ fn rotated(block: [u8x16; BLOCK]) -> [u8x16; BLOCK] {
 
 /// The sum or the product of two tensors of bytes, where `of_factors` pixels have the same pixel of the second one.
 pub(crate) fn blend_bytes(x: Pixels<'_, u8>, by: Pixels<'_, u8>, of_factors: usize, blend: &Blend, y: Part<'_, u8>) {
-    let Blend { op, of: [one, other], y: scale } = *blend;
+    let Blend { op, of: [one, other], y: scale, offset } = *blend;
     match op {
         Blending::Sum => for_each_pair(
             (x, by, of_factors),
             y,
             #[inline(always)]
-            move |x, by| scale.byte(one.number(x) + other.number(by)),
+            move |x, by| scale.byte(one.number(x) + other.number(by) + offset),
         ),
         Blending::Product => for_each_pair(
             (x, by, of_factors),
             y,
             #[inline(always)]
-            move |x, by| scale.byte(one.number(x) * other.number(by)),
+            move |x, by| scale.byte(one.number(x) * other.number(by) + offset),
         ),
     }
+}
+
+/// The least and the largest number of each of some parts of X. What is no number is left out.
+pub(crate) fn ranges(x: Pixels<'_>, pixels: usize, y: Part<'_>) {
+    let of_part = pixels.div_ceil(RANGES);
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            y.each(|part, y| {
+                let (begin, end) = ((part * of_part).min(pixels), ((part + 1) * of_part).min(pixels));
+                let mut range = [[0.0; LANES]; 2];
+                if x.step == x.channels {
+                    widen(&mut range, &x.elements[begin * x.step..end * x.step]);
+                } else {
+                    (begin..end).for_each(|pixel| widen(&mut range, x.get(pixel)));
+                }
+                y[0] = range[0].into_iter().fold(0.0, smaller);
+                y[1] = range[1].into_iter().fold(0.0, larger);
+            });
+        },
+    );
+}
+
+/// Widens ranges, each of every so many numbers, to those of more numbers.
+#[inline(always)]
+fn widen([least, most]: &mut [[f32; LANES]; 2], x: &[f32]) {
+    let (vectors, rest) = x.as_chunks::<LANES>();
+    for x in vectors {
+        *least = std::array::from_fn(|i| smaller(least[i], x[i]));
+        *most = std::array::from_fn(|i| larger(most[i], x[i]));
+    }
+    for x in rest {
+        (least[0], most[0]) = (smaller(least[0], *x), larger(most[0], *x));
+    }
+}
+
+#[inline(always)]
+fn smaller(y: f32, x: f32) -> f32 {
+    if x < y { x } else { y }
 }
 
 /// Floats as bytes.

@@ -10,7 +10,7 @@ use convoke::{Layout, PackedWeights, Plan};
 use crate::api::{Failure, Result};
 use crate::concat::concatenated;
 use crate::layer::Packed;
-use crate::region::bytes::{Blend, Blending, ByteScale, Table};
+use crate::region::bytes::{Blend, Blending, ByteScale, RANGES, Table};
 use crate::region::integers::PlannedIntegers;
 use crate::region::steps::{Element, Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Mean, Pool, Sources};
@@ -88,14 +88,20 @@ pub(crate) enum What {
         table: Option<Arc<Table>>,
     },
     Integers(PlannedIntegers),
+    /// The least and the largest number of each part of X.
+    Ranges {
+        pixels: usize,
+        channels: usize,
+    },
     Blend {
         blend: Blend,
         pixels: usize,
         channels: usize,
         of_factors: usize,
     },
+    /// By a scale, or by that of the ranges that are read, too.
     Quantise {
-        scale: ByteScale,
+        scale: Option<ByteScale>,
         pixels: usize,
         channels: usize,
     },
@@ -300,6 +306,10 @@ impl Making<'_> {
                 let what = What::Quantise { scale: *scale, pixels: pixels(&x_shape)?, channels: x_shape[1] };
                 self.push(what, reads, writes);
                 x_shape
+            }
+            Work::Ranges => {
+                self.push(What::Ranges { pixels: pixels(&x_shape)?, channels: x_shape[1] }, reads, writes);
+                vec![1, 2, RANGES]
             }
             Work::Dequantise(scale) => {
                 let what = What::Dequantise { scale: *scale, pixels: pixels(&x_shape)?, channels: x_shape[1] };

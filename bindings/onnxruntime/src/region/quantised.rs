@@ -1,4 +1,4 @@
-//! Units of quantised graphs: what nodes between DequantizeLinear and QuantizeLinear compute, as bytes.
+//! Units of quantised graphs: what nodes between DequantizeLinear and QuantizeLinear compute, or operators of bytes.
 //!
 //! A convolution of bytes is one of integers. What else is computed of one byte alone is a table, however many nodes
 //! spell it: a SiLU of Sigmoid and Mul with quantised numbers between them, or another scale. Nodes that none of these
@@ -11,12 +11,14 @@ use convoke::{Activation, DType};
 
 use crate::activation;
 use crate::api::Result;
+use crate::fusion::VERSION;
 use crate::graph::{Attributes, Node, Value};
 use crate::region::bytes::{
     Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, is_of_bytes, numbers_of, plain, zero_points,
 };
+use crate::region::linear::{Linear, Scaled, of_numbers};
 use crate::region::numbers::{self, Operand};
-use crate::region::unit::{Kind, Unit, dims, has_channels, may_multiply};
+use crate::region::unit::{Kind, Pool, Unit, dims, has_axis_of_channels, has_channels, may_multiply};
 
 /// A value of floats that is dequantised, and is read by one node alone.
 struct Dequantised<'g> {
@@ -56,7 +58,11 @@ pub(crate) fn units<'g>(nodes: &[Node<'g>], is_free: impl Fn(Node<'g>) -> bool) 
     }
     let mut units = Vec::new();
     for &node in nodes {
-        units.extend(finder.layer(node)?.map(|unit| finder.take(unit)));
+        let unit = match finder.layer(node)? {
+            Some(unit) => Some(unit),
+            None => finder.dynamic(node)?,
+        };
+        units.extend(unit.map(|unit| finder.take(unit)));
     }
     if units.is_empty() {
         return Ok(units);
@@ -220,11 +226,18 @@ impl<'g> Finder<'g, '_> {
     fn layer(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
         let op = node.op()?;
         if !matches!(&*op, "Conv" | "ConvTranspose") {
-            return Ok(None);
+            return self.linear_layer(node);
         }
         let [Some(x), Some(w), ..] = node.inputs()?[..] else { return Ok(None) };
+        if !is_float(w)? {
+            return Ok(None);
+        }
         let (Some(x), attributes) = (self.dequantised(x, node)?, node.attributes()?) else { return Ok(None) };
-        let Some((w_node, w, w_scale)) = self.weights(w, node, (&op, &attributes))? else { return Ok(None) };
+        let Some(w_node) = self.producer(w, "DequantizeLinear", node)? else { return Ok(None) };
+        let of_w = w_node.attributes()?;
+        let parts = [w_node.input(0)?, w_node.input(1)?, w_node.input(2)?];
+        let found = weights(parts, of_w.int("axis", 1), (&op, &attributes))?;
+        let Some((w, w_scale)) = found.filter(|_| of_w.int("block_size", 0) == 0) else { return Ok(None) };
         let mut nodes = vec![x.node, w_node];
         let bias = match node.input(2)? {
             None => Bias::Numbers(Vec::new()),
@@ -249,7 +262,7 @@ impl<'g> Finder<'g, '_> {
         Ok(fits.then_some(Unit { nodes, inputs, outputs, kind, stands_alone: false }))
     }
 
-    /// The same, behind at most one clamp.
+    /// The image of bytes that a value becomes, behind at most one clamp.
     fn clamped(value: Value<'g>) -> Result<Option<Quantised<'g>>> {
         if let Some(quantised) = Self::quantised(value)? {
             return Ok(Some(quantised));
@@ -269,31 +282,102 @@ impl<'g> Finder<'g, '_> {
         Ok(Some(quantised))
     }
 
-    /// Constant bytes that a node reads as floats, and their scales: one, or one for each output channel.
-    fn weights(
-        &self,
-        value: Value<'g>,
-        reader: Node<'g>,
-        (op, attributes): (&str, &Attributes),
-    ) -> Result<Option<(Node<'g>, Bytes<'g>, Vec<f32>)>> {
-        let Some(node) = self.producer(value, "DequantizeLinear", reader)? else { return Ok(None) };
-        let tensor = node.input(0)?.map(Value::constant).transpose()?.flatten();
-        let scale = node.input(1)?.map(numbers_of).transpose()?.flatten();
-        let (Some(tensor), Some(scale), true) = (tensor, scale, is_float(value)?) else { return Ok(None) };
-        let Some(flip) = tensor.flip() else { return Ok(None) };
-        let is_blocked = node.attributes()?.int("block_size", 0) != 0;
-        let Some(zero) = zero_points(node)? else { return Ok(None) };
-        let of_channels = usize::from(op == "ConvTranspose");
-        let count = tensor.dims().get(of_channels).map_or(0, |count| *count as usize);
-        let axis = node.attributes()?.int("axis", 1);
-        let axis = if axis < 0 { axis + tensor.dims().len() as i64 } else { axis };
-        let is_each = axis == of_channels as i64 && (op == "Conv" || attributes.int("group", 1) == 1);
-        let fits = |len: usize| len == 1 || (is_each && len == count);
-        let are_scales = scale.iter().all(|scale| *scale > 0.0 && scale.is_finite());
-        if is_blocked || !fits(scale.len()) || !fits(zero.len()) || !are_scales {
+    /// A QLinearConv.
+    fn linear_layer(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        let Some(Linear { x, y, .. }) = self.linear(node)?.filter(|linear| linear.op == "Conv") else {
+            return Ok(None);
+        };
+        let (op, attributes, x) = ("Conv".to_owned(), node.attributes()?, x[0]);
+        let Some((w, w_scale)) = weights([node.input(3)?, node.input(4)?, node.input(5)?], 0, (&op, &attributes))?
+        else {
+            return Ok(None);
+        };
+        let bias = match node.input(8)? {
+            None => Bias::Numbers(Vec::new()),
+            Some(sums) => match sums.constant()?.map(|sums| sums.sums()).transpose()?.flatten() {
+                Some(sums) => {
+                    Bias::Sums { sums: sums.to_vec(), scale: w_scale.iter().map(|w| x.scale.scale * w).collect() }
+                }
+                None => return Ok(None),
+            },
+        };
+        let (y_scale, table) = (Some(y.scale), None);
+        let layer = Integers { op, since: VERSION, attributes, w, w_scale, bias, x: x.scale, y: y_scale, table };
+        let fits = self.are_free(&[node]) && layer.check(x.bytes)?;
+        Ok(fits.then(|| of_node(node, x.bytes, y.bytes, Kind::Integers(Box::new(layer)))))
+    }
+
+    /// The convolutions of what a DynamicQuantizeLinear computes: each is a ConvInteger, which is cast, and multiplied by
+    /// the product of both scales. Nothing else reads bytes and scale.
+    fn dynamic(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        if node.op()? != "DynamicQuantizeLinear" {
             return Ok(None);
         }
-        Ok(Some((node, Bytes { tensor, zero, flip }, scale)))
+        let ([Some(x)], [Some(bytes), Some(scale), Some(zero)]) = (&node.inputs()?[..], &node.outputs()?[..]) else {
+            return Ok(None);
+        };
+        let (x, bytes, scale, zero) = (*x, *bytes, *scale, *zero);
+        if !is_float(x)? || !has_channels(x)? {
+            return Ok(None);
+        }
+        let (mut nodes, mut layers, mut outputs) = (vec![node], Vec::new(), Vec::new());
+        for conv in bytes.consumers()?.unwrap_or_default() {
+            let Some((layer, all, y)) = self.scaled_sums(conv, [bytes, scale, zero])? else { return Ok(None) };
+            layers.push(layer);
+            nodes.extend(all);
+            outputs.push(y);
+        }
+        for value in [bytes, scale, zero] {
+            let is_read_here = |readers: Vec<Node<'g>>| readers.iter().all(|reader| nodes.contains(reader));
+            if !value.consumers()?.is_some_and(is_read_here) {
+                return Ok(None);
+            }
+        }
+        let fits = !layers.is_empty() && self.are_free(&nodes);
+        Ok(fits.then(|| Unit { nodes, inputs: vec![x], outputs, kind: Kind::Dynamic(layers), stands_alone: false }))
+    }
+
+    /// A ConvInteger of such bytes, the nodes that make floats of its sums, and these floats.
+    fn scaled_sums(
+        &self,
+        conv: Node<'g>,
+        [bytes, scale, zero]: [Value<'g>; 3],
+    ) -> Result<Option<(Integers<'g>, Vec<Node<'g>>, Value<'g>)>> {
+        let of_op = |value: Value<'g>, op: &str| -> Result<Option<Node<'g>>> {
+            let Some(node) = value.only_consumer()? else { return Ok(None) };
+            Ok((node.op()? == op).then_some(node))
+        };
+        let [Some(x), Some(w), Some(x_zero), ..] = conv.inputs()?[..] else { return Ok(None) };
+        if conv.op()? != "ConvInteger" || x.name()? != bytes.name()? || x_zero.name()? != zero.name()? {
+            return Ok(None);
+        }
+        let Some(cast) = of_op(conv.output()?, "Cast")? else { return Ok(None) };
+        let Some(mul) = of_op(cast.output()?, "Mul")? else { return Ok(None) };
+        let Some(product) = other(mul, cast.output()?)? else { return Ok(None) };
+        let Some(scales) = self.producer(product, "Mul", mul)? else { return Ok(None) };
+        let Some(w_scale) = other(scales, scale)? else { return Ok(None) };
+        let (op, attributes, y) = ("Conv".to_owned(), conv.attributes()?, mul.output()?);
+        // One scale: others would be along the last axis.
+        let Some((w, w_scale)) = weights([Some(w), Some(w_scale), conv.input(3)?], 1, (&op, &attributes))? else {
+            return Ok(None);
+        };
+        let of_run = ByteScale { scale: 1.0, zero: 0 };
+        let (since, bias) = (VERSION, Bias::Numbers(Vec::new()));
+        let layer = Integers { op, since, attributes, w, w_scale, bias, x: of_run, y: None, table: None };
+        let has_rank = dims(y)?.map(|dims| dims.len()) == dims(bytes)?.map(|dims| dims.len());
+        let fits = has_rank && is_float(y)? && has_channels(y)? && layer.check(bytes)?;
+        Ok(fits.then(|| (layer, vec![conv, cast, scales, mul], y)))
+    }
+
+    /// What a node computes, if that is of images of bytes.
+    fn linear(&self, node: Node<'g>) -> Result<Option<Linear<'g>>> {
+        let Some(linear) = Linear::of(node)? else { return Ok(None) };
+        for Scaled { bytes, .. } in linear.x.iter().chain([&linear.y]) {
+            if self.of_constants.contains(&bytes.name()?) || !is_image_of_bytes(*bytes)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(linear))
     }
 
     /// Constant numbers, which may be dequantised.
@@ -322,28 +406,57 @@ impl<'g> Finder<'g, '_> {
 
     /// The sum or product of two images, of which one may have a number for each channel.
     fn blend(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
-        let op = match &*node.op()? {
+        let name = node.op()?;
+        let op = match of_numbers(&name).unwrap_or(&name) {
             "Add" => Blending::Sum,
             "Mul" => Blending::Product,
             _ => return Ok(None),
         };
-        let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(None) };
-        let both = [self.dequantised(one, node)?, self.dequantised(other, node)?];
-        let [Some(one), Some(other)] = both else { return Ok(None) };
+        let Some((Linear { x, y, offset, .. }, nodes)) = self.operation(node)? else { return Ok(None) };
+        let [one, other] = x[..] else { return Ok(None) };
         let [one, other] = if may_multiply(one.bytes, other.bytes)? { [one, other] } else { [other, one] };
-        let Some(y) = Self::quantised(node.output()?)? else { return Ok(None) };
-        let mut nodes = vec![one.node, other.node, node];
-        nodes.extend(y.nodes);
         if !may_multiply(one.bytes, other.bytes)? || !self.are_free(&nodes) {
             return Ok(None);
         }
-        let blend = Blend { op, of: [one.scale, other.scale], y: y.scale };
+        let blend = Blend { op, of: [one.scale, other.scale], y: y.scale, offset };
         let (inputs, outputs) = (vec![one.bytes, other.bytes], vec![y.bytes]);
         Ok(Some(Unit { nodes, inputs, outputs, kind: Kind::Blend(blend), stands_alone: false }))
     }
 
-    /// A node that moves numbers, or takes the largest ones, of bytes.
+    /// What a node computes of images of bytes, perhaps between DequantizeLinear and QuantizeLinear, and all these nodes.
+    fn operation(&self, node: Node<'g>) -> Result<Option<(Linear<'g>, Vec<Node<'g>>)>> {
+        if let Some(linear) = self.linear(node)? {
+            return Ok(Some((linear, vec![node])));
+        }
+        let (mut nodes, mut x) = (Vec::new(), Vec::new());
+        for value in node.inputs()?.into_iter().flatten() {
+            let Some(Dequantised { node, bytes, scale }) = self.dequantised(value, node)? else { return Ok(None) };
+            nodes.push(node);
+            x.push(Scaled { bytes, scale });
+        }
+        nodes.push(node);
+        let Some(Quantised { nodes: behind, bytes, scale, .. }) = Self::quantised(node.output()?)? else {
+            return Ok(None);
+        };
+        nodes.extend(behind);
+        Ok(Some((Linear { op: node.op()?, x, y: Scaled { bytes, scale }, offset: 0.0 }, nodes)))
+    }
+
+    /// A node that moves numbers, or takes the largest ones or means, of bytes.
     fn moved(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        if let Some(Linear { op, x, y, .. }) = self.linear(node)?.filter(|_| !self.taken.contains(&node)) {
+            let kind = match &*op {
+                "Concat" if has_axis_of_channels(node, x[0].bytes, 1)? => {
+                    Some(concatenated(x.iter().map(|x| x.scale), y.scale))
+                }
+                "AveragePool" | "GlobalAveragePool" => {
+                    Pool::of(node, x[0].bytes)?.map(|pool| Kind::Means(pool, [x[0].scale, y.scale]))
+                }
+                _ => None,
+            };
+            let inputs = x.iter().map(|x| x.bytes).collect();
+            return Ok(kind.map(|kind| Unit { inputs, ..of_node(node, x[0].bytes, y.bytes, kind) }));
+        }
         if self.taken.contains(&node) || !matches!(&*node.op()?, "Concat" | "MaxPool" | "Resize" | "Slice" | "Split") {
             return Ok(None);
         }
@@ -363,11 +476,7 @@ impl<'g> Finder<'g, '_> {
             y.push(quantised.scale);
         }
         let kind = match unit.kind {
-            Kind::Concat(_) => {
-                let y = y[0];
-                let table = |x: ByteScale| (x != y).then(|| Arc::new(requantised(x, y)));
-                Kind::Concat(x.into_iter().map(table).collect())
-            }
+            Kind::Concat(_) => concatenated(x.into_iter(), y[0]),
             Kind::Resize(resize) if resize.is_linear() => return Ok(None),
             kind if y.iter().all(|y| *y == x[0]) => kind,
             _ => return Ok(None),
@@ -381,13 +490,17 @@ impl<'g> Finder<'g, '_> {
         let known = self.functions()?;
         let mut units = Vec::new();
         for &node in self.nodes.iter().rev() {
-            if self.taken.contains(&node) || plain(&node.op()?) != "QuantizeLinear" {
+            let op = node.op()?;
+            if self.taken.contains(&node) || (plain(&op) != "QuantizeLinear" && of_numbers(&op).is_none()) {
                 continue;
             }
             let y = node.output()?;
-            // From the byte that is furthest before it.
+            // From the byte that is furthest before it. What is computed of constants is a function of itself alone.
             for function in known.get(&y.name()?).into_iter().flatten().rev() {
                 let Numbers::Bytes(table) = &function.numbers else { continue };
+                if function.root.name()? == y.name()? {
+                    continue;
+                }
                 // A constant of one number and more axes gives Y more, too.
                 if dims(function.root)?.map(|dims| dims.len()) != dims(y)?.map(|dims| dims.len()) {
                     continue;
@@ -414,25 +527,30 @@ impl<'g> Finder<'g, '_> {
             match plain(&op) {
                 "DequantizeLinear" if is_image_of_bytes(x)? && is_float(y)? => {
                     let Some(scale) = ByteScale::of(node, x)? else { continue };
-                    let identity = [Function { root: x, numbers: Numbers::Bytes(Box::new(identity())) }];
-                    for Function { root, numbers } in known.get(&x.name()?).map_or(&identity[..], |known| known) {
-                        if let Numbers::Bytes(table) = numbers {
-                            let numbers = Numbers::Floats(Box::new(table.map(|byte| scale.number(byte))));
-                            all.push(Function { root: *root, numbers });
-                        }
-                    }
+                    let identity = [Function::identity(x)];
+                    let of_bytes = known.get(&x.name()?).map_or(&identity[..], |known| known);
+                    all.extend(of_bytes.iter().filter_map(|function| function.dequantised(scale)));
                 }
                 "QuantizeLinear" if is_image_of_bytes(y)? && is_float(x)? => {
                     let Some(scale) = ByteScale::of(node, y)? else { continue };
-                    all.push(Function { root: y, numbers: Numbers::Bytes(Box::new(identity())) });
-                    for Function { root, numbers } in known.get(&x.name()?).into_iter().flatten() {
-                        if let Numbers::Floats(floats) = numbers {
-                            let numbers = Numbers::Bytes(Box::new(floats.map(|number| scale.byte(number))));
-                            all.push(Function { root: *root, numbers });
-                        }
-                    }
+                    all.push(Function::identity(y));
+                    let of_floats = known.get(&x.name()?).into_iter().flatten();
+                    all.extend(of_floats.filter_map(|function| function.quantised(scale, 0.0)));
                 }
-                op => self.compute(op, node, &inputs, &known, &mut all)?,
+                op if of_numbers(op).is_some() => self.compute_linear(node, &known, &mut all)?,
+                op if numbers::is_known(op) => {
+                    let mut operands = Vec::new();
+                    for value in inputs {
+                        let Some(value) = value else {
+                            operands.push((&[][..], Some(Operand::Missing)));
+                            continue;
+                        };
+                        let functions = known.get(&value.name()?).map_or(&[][..], |functions| functions);
+                        operands.push((functions, self.constant_number(value)?.map(Operand::Constant)));
+                    }
+                    compute(op, node, &operands, &mut all)?;
+                }
+                _ => {}
             }
             all.truncate(MOST_ROOTS);
             if !all.is_empty() {
@@ -442,42 +560,32 @@ impl<'g> Finder<'g, '_> {
         Ok(known)
     }
 
-    /// What a node computes of functions of the same byte, and of constants.
-    fn compute(
+    /// What an operator of bytes computes: that of the numbers that these stand for.
+    fn compute_linear(
         &self,
-        op: &str,
         node: Node<'g>,
-        inputs: &[Option<Value<'g>>],
         known: &HashMap<String, Vec<Function<'g>>>,
         all: &mut Vec<Function<'g>>,
     ) -> Result<()> {
-        let names =
-            inputs.iter().map(|value| value.map_or(Ok(String::new()), Value::name)).collect::<Result<Vec<_>>>()?;
-        let Some(first) = names.iter().find_map(|name| known.get(name)).filter(|_| numbers::is_known(op)) else {
+        let Some(Linear { op, x, y, offset }) = Linear::of(node)? else { return Ok(()) };
+        if !numbers::is_known(&op) || !is_image_of_bytes(y.bytes)? {
             return Ok(());
-        };
-        let (attributes, since) = (node.attributes()?, node.since_version()?);
-        for Function { root, .. } in first {
-            let mut operands = Vec::new();
-            for (name, value) in names.iter().zip(inputs) {
-                let of_root = known.get(name).into_iter().flatten();
-                let mut of_root = of_root.filter(|function| function.root.name().ok() == root.name().ok());
-                operands.push(match (of_root.next(), value) {
-                    (Some(Function { numbers: Numbers::Floats(floats), .. }), _) => Operand::Numbers(floats),
-                    (None, None) => Operand::Missing,
-                    (None, Some(value)) => match self.constant_number(*value)? {
-                        Some(number) => Operand::Constant(number),
-                        None => break,
-                    },
-                    _ => break,
-                });
-            }
-            if operands.len() == inputs.len()
-                && let Some(floats) = numbers::of(op, (&attributes, since), &operands)
-            {
-                all.push(Function { root: *root, numbers: Numbers::Floats(floats) });
-            }
         }
+        let mut numbers = Vec::new();
+        for Scaled { bytes, scale } in x {
+            let of_bytes = match known.get(&bytes.name()?) {
+                Some(functions) => functions,
+                None if is_image_of_bytes(bytes)? => &vec![Function::identity(bytes)],
+                None => &Vec::new(),
+            };
+            let functions: Vec<_> = of_bytes.iter().filter_map(|function| function.dequantised(scale)).collect();
+            numbers.push((functions, number_of(bytes, scale)?.map(Operand::Constant)));
+        }
+        let operands: Vec<_> = numbers.iter().map(|(functions, constant)| (&functions[..], *constant)).collect();
+        let mut floats = Vec::new();
+        compute(&op, node, &operands, &mut floats)?;
+        all.push(Function::identity(y.bytes));
+        all.extend(floats.iter().filter_map(|function| function.quantised(y.scale, offset)));
         Ok(())
     }
 
@@ -489,11 +597,8 @@ impl<'g> Finder<'g, '_> {
         }
         let Some(&node) = self.producers.get(&value.name()?) else { return Ok(None) };
         let (Some(bytes), "DequantizeLinear") = (node.input(0)?, plain(&node.op()?)) else { return Ok(None) };
-        let Some((scale, tensor)) = ByteScale::of(node, bytes)?.zip(bytes.constant()?) else { return Ok(None) };
-        Ok(match tensor.bytes()? {
-            Some(&[byte]) => tensor.flip().map(|flip| scale.number(byte ^ flip)),
-            _ => None,
-        })
+        let scale = ByteScale::of(node, bytes)?;
+        Ok(scale.map(|scale| number_of(bytes, scale)).transpose()?.flatten())
     }
 
     /// The nodes between a value and what a node computes, that node among them, if nothing else reads what lies between.
@@ -543,11 +648,95 @@ enum Numbers {
     Bytes(Box<Table>),
 }
 
-fn identity() -> Table {
-    std::array::from_fn(|byte| byte as u8)
+impl<'g> Function<'g> {
+    /// A byte of itself.
+    fn identity(root: Value<'g>) -> Self {
+        Self { root, numbers: Numbers::Bytes(Box::new(std::array::from_fn(|byte| byte as u8))) }
+    }
+
+    fn dequantised(&self, scale: ByteScale) -> Option<Self> {
+        let Numbers::Bytes(table) = &self.numbers else { return None };
+        let numbers = Numbers::Floats(Box::new(table.map(|byte| scale.number(byte))));
+        Some(Self { root: self.root, numbers })
+    }
+
+    fn quantised(&self, scale: ByteScale, offset: f32) -> Option<Self> {
+        let Numbers::Floats(floats) = &self.numbers else { return None };
+        let numbers = Numbers::Bytes(Box::new(floats.map(|number| scale.byte(number + offset))));
+        Some(Self { root: self.root, numbers })
+    }
+}
+
+/// What an input of a node is of bytes before it, or else a constant.
+type Input<'f, 'g> = (&'f [Function<'g>], Option<Operand<'f>>);
+
+/// What a node computes of functions of the same byte, and of constants.
+fn compute<'f, 'g>(op: &str, node: Node<'g>, inputs: &[Input<'f, 'g>], all: &mut Vec<Function<'g>>) -> Result<()> {
+    let Some((first, _)) = inputs.iter().find(|(functions, _)| !functions.is_empty()) else { return Ok(()) };
+    let (attributes, since) = (node.attributes()?, node.since_version()?);
+    for Function { root, .. } in *first {
+        let operand = |(functions, constant): &Input<'f, 'g>| {
+            let mut of_root = functions.iter().filter(|function| function.root.name().ok() == root.name().ok());
+            match of_root.next() {
+                Some(Function { numbers: Numbers::Floats(floats), .. }) => Some(Operand::Numbers(floats)),
+                Some(_) => None,
+                None => *constant,
+            }
+        };
+        let operands = inputs.iter().map(operand).collect::<Option<Vec<_>>>();
+        if let Some(floats) = operands.and_then(|operands| numbers::of(op, (&attributes, since), &operands)) {
+            all.push(Function { root: *root, numbers: Numbers::Floats(floats) });
+        }
+    }
+    Ok(())
+}
+
+/// The number of a constant that is one byte.
+fn number_of(bytes: Value<'_>, scale: ByteScale) -> Result<Option<f32>> {
+    let Some(tensor) = bytes.constant()? else { return Ok(None) };
+    Ok(match tensor.bytes()? {
+        Some(&[byte]) => tensor.flip().map(|flip| scale.number(byte ^ flip)),
+        _ => None,
+    })
+}
+
+/// The other one of two inputs of a node.
+fn other<'g>(node: Node<'g>, value: Value<'g>) -> Result<Option<Value<'g>>> {
+    let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(None) };
+    let name = value.name()?;
+    Ok(match [one.name()? == name, other.name()? == name] {
+        [true, false] => Some(other),
+        [false, true] => Some(one),
+        _ => None,
+    })
+}
+
+/// Constant bytes, and their scales and zero points along an axis: one, or one for each output channel.
+fn weights<'g>(
+    [tensor, scale, zero]: [Option<Value<'g>>; 3],
+    axis: i64,
+    (op, attributes): (&str, &Attributes),
+) -> Result<Option<(Bytes<'g>, Vec<f32>)>> {
+    let tensor = tensor.map(Value::constant).transpose()?.flatten();
+    let scale = scale.map(numbers_of).transpose()?.flatten();
+    let (Some(tensor), Some(scale)) = (tensor, scale) else { return Ok(None) };
+    let (Some(flip), Some(zero)) = (tensor.flip(), zero_points(zero)?) else { return Ok(None) };
+    let of_channels = usize::from(op == "ConvTranspose");
+    let count = tensor.dims().get(of_channels).map_or(0, |count| *count as usize);
+    let axis = if axis < 0 { axis + tensor.dims().len() as i64 } else { axis };
+    let is_each = axis == of_channels as i64 && (op == "Conv" || attributes.int("group", 1) == 1);
+    let fits = |len: usize| len == 1 || (is_each && len == count);
+    let are_scales = scale.iter().all(|scale| *scale > 0.0 && scale.is_finite());
+    let fits = fits(scale.len()) && fits(zero.len()) && are_scales;
+    Ok(fits.then_some((Bytes { tensor, zero, flip }, scale)))
+}
+
+/// Images behind one another, of the scale of Y.
+fn concatenated<'g>(x: impl Iterator<Item = ByteScale>, y: ByteScale) -> Kind<'g> {
+    Kind::Concat(x.map(|x| (x != y).then(|| Arc::new(requantised(x, y)))).collect())
 }
 
 /// Bytes of one scale as those of another one.
-fn requantised(x: ByteScale, y: ByteScale) -> Table {
+pub(crate) fn requantised(x: ByteScale, y: ByteScale) -> Table {
     std::array::from_fn(|byte| y.byte(x.number(byte as u8)))
 }

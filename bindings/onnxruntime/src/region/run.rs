@@ -12,6 +12,7 @@ use lru::LruCache;
 use crate::api::{Failure, Result, lock};
 use crate::graph;
 use crate::layer::{Layer, execute};
+use crate::region::bytes::{ByteScale, RANGES};
 use crate::region::integers::PlannedIntegers;
 use crate::region::passes::{self, Part, Pixels};
 use crate::region::program::{Act, Extent, Place, Program, What};
@@ -269,6 +270,12 @@ impl TensorsOfRun<'_> {
         });
     }
 
+    /// The scale of ranges that an act reads behind X, if it does.
+    fn scale_of_ranges(&self, act: &Act, others: Others<'_>) -> Result<Option<ByteScale>> {
+        let ranges = act.reads.get(1).map(|ranges| self.read::<f32>(*ranges, others)).transpose()?;
+        Ok(ranges.map(|(ranges, _)| ByteScale::of_ranges(&ranges[..2 * RANGES])))
+    }
+
     /// An act whose Y is of floats.
     fn fill(&self, act: &Act, others: Others<'_>, y: &mut [f32], step: Option<usize>) -> Result<()> {
         let x = |channels: usize| self.pixels::<f32>(act.reads[0], others, channels);
@@ -277,7 +284,15 @@ impl TensorsOfRun<'_> {
                 return self.layer(act, others, |_, x, packed| convoke::Run::new(x, packed, y).y_pixel_stride(step));
             }
             What::Integers(PlannedIntegers::Floats(planned)) => {
-                return planned.run(self.session, self.run, self.read(act.reads[0], others)?.0, y);
+                let x = self.read(act.reads[0], others)?.0;
+                return match self.scale_of_ranges(act, others)? {
+                    Some(scale) => planned.run_scaled(self.session, self.run, (x, scale), y),
+                    None => planned.run(self.session, self.run, x, y),
+                };
+            }
+            What::Ranges { pixels, channels } => {
+                let x = x(*channels)?;
+                self.share((y, step), (RANGES, 2), |part| passes::ranges(x, *pixels, part));
             }
             What::Pool(windows) => {
                 let (x, size) = (x(windows.channels)?, (windows.pixels(), windows.channels));
@@ -327,7 +342,9 @@ impl TensorsOfRun<'_> {
             }
             What::Quantise { scale, pixels, channels } => {
                 let x = self.pixels(act.reads[0], others, *channels)?;
-                self.share((y, step), (*pixels, *channels), |part| passes::quantise(x, *scale, part));
+                let scale = scale.map_or_else(|| self.scale_of_ranges(act, others), |scale| Ok(Some(scale)))?;
+                let scale = scale.ok_or_else(|| Failure::other("a region quantises without a scale"))?;
+                self.share((y, step), (*pixels, *channels), |part| passes::quantise(x, scale, part));
             }
             What::Copy { pixels, channels, table: Some(table) } => {
                 let x = x(*channels)?;

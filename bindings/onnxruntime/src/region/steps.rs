@@ -66,9 +66,13 @@ pub(crate) enum Work {
     Copy(Option<Arc<Table>>),
     /// The same, into the layout of Y.
     Reorder(Option<Arc<Table>>),
+    /// Of X and perhaps the ranges of what it was made of.
     Integers(Arc<IntegerLayer>),
     Blend(Blend),
-    Quantise(ByteScale),
+    /// By a scale, or by that of the ranges that are read, too.
+    Quantise(Option<ByteScale>),
+    /// The least and the largest number of each part of X.
+    Ranges,
     Dequantise(ByteScale),
     /// Some channels.
     Pick(Arc<[usize]>),

@@ -8,6 +8,8 @@ use crate::api::Result;
 use crate::fusion::{Fusion, VERSION, is_of_channels};
 use crate::graph::{AttributeValue, Attributes, Node, Value};
 use crate::region::bytes::{Blend, ByteScale, Integers, Table, is_of_bytes};
+use crate::region::linear::of_numbers;
+use crate::region::quantised::is_image_of_bytes;
 
 /// Nodes that are computed in one step.
 pub(crate) struct Unit<'g> {
@@ -30,13 +32,17 @@ pub(crate) enum Kind<'g> {
     Slopes(Arc<[f32]>),
     /// Channels of the inputs behind one another, of which bytes may go through a table.
     Concat(Vec<Option<Arc<Table>>>),
-    /// Some channels of the input, for each output.
-    Channels(Vec<Vec<usize>>),
+    /// Some channels of the input, for each output, of which bytes may go through a table.
+    Channels(Vec<(Vec<usize>, Option<Arc<Table>>)>),
     /// A convolution of bytes.
     Integers(Box<Integers<'g>>),
+    /// Convolutions of the same bytes, whose scale is that of the numbers that X has in a run.
+    Dynamic(Vec<Integers<'g>>),
     /// An entry for each byte.
     Table(Arc<Table>),
     Blend(Blend),
+    /// Means of bytes, and the scales of X and Y.
+    Means(Pool, [ByteScale; 2]),
     Quantise(ByteScale),
     Dequantise(ByteScale),
 }
@@ -62,14 +68,20 @@ impl<'g> Unit<'g> {
         values.clone().any(|value| matches!(is_of_bytes(*value), Ok(true)))
     }
 
-    /// The node of a convolution of bytes.
-    pub(crate) fn convolution(&self) -> Result<Option<Node<'g>>> {
-        for node in self.nodes.iter().filter(|_| matches!(self.kind, Kind::Integers(_))) {
-            if node.op()?.starts_with("Conv") {
-                return Ok(Some(*node));
+    /// Whether it has convolutions of bytes.
+    pub(crate) fn is_quantised(&self) -> bool {
+        matches!(self.kind, Kind::Integers(_) | Kind::Dynamic(_))
+    }
+
+    /// The nodes of convolutions of bytes.
+    pub(crate) fn convolutions(&self) -> Result<Vec<Node<'g>>> {
+        let mut found = Vec::new();
+        for node in self.nodes.iter().filter(|_| self.is_quantised()) {
+            if matches!(&*node.op()?, "Conv" | "ConvTranspose" | "QLinearConv" | "ConvInteger") {
+                found.push(*node);
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// The unit of a node that is no layer; `None` if it is none.
@@ -78,16 +90,21 @@ impl<'g> Unit<'g> {
         let (Some(&Some(x)), false) = (inputs.first(), outputs.iter().any(Option::is_none)) else { return Ok(None) };
         let outputs: Vec<Value<'g>> = outputs.into_iter().flatten().collect();
         for value in outputs.iter().chain([&x]) {
-            if !is_image(*value)? {
+            if !is_image(*value)? && !is_image_of_bytes(*value)? {
                 return Ok(None);
             }
         }
+        // Of bytes, only what is the same whatever they stand for.
+        let is_of_bytes = is_of_bytes(x)?;
         let mut inputs_of = vec![x];
         let kind = match &*node.op()? {
             "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" | "ReduceMean" => {
-                Pool::of(node, x)?.filter(|_| outputs.len() == 1).map(Kind::Pool)
+                let pool = Pool::of(node, x)?.filter(|pool| pool.mean.is_none() || !is_of_bytes);
+                pool.filter(|_| outputs.len() == 1).map(Kind::Pool)
             }
-            "Resize" | "Upsample" => Resize::of(node, x)?.map(Kind::Resize),
+            "Resize" | "Upsample" => {
+                Resize::of(node, x)?.filter(|resize| !resize.is_linear() || !is_of_bytes).map(Kind::Resize)
+            }
             "Mul" => match inputs[..] {
                 [_, Some(other)] if is_image(other)? => {
                     let sizes = [x, other].map(|value| is_vector(value));
@@ -105,13 +122,11 @@ impl<'g> Unit<'g> {
             },
             "Concat" => {
                 inputs_of = inputs.iter().flatten().copied().collect();
-                let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
                 let mut are_images = inputs_of.len() == inputs.len();
                 for value in &inputs_of {
-                    are_images &= is_image(*value)?;
+                    are_images &= if is_of_bytes { is_image_of_bytes(*value)? } else { is_image(*value)? };
                 }
-                (are_images && [1, 1 - rank].contains(&node.attributes()?.int("axis", 1)))
-                    .then(|| Kind::Concat(vec![None; inputs_of.len()]))
+                (are_images && has_axis_of_channels(node, x, 1)?).then(|| Kind::Concat(vec![None; inputs_of.len()]))
             }
             "Split" => split(node, x, &outputs)?,
             "Slice" => slice(node, x, outputs[0])?,
@@ -133,6 +148,12 @@ impl<'g> Unit<'g> {
 pub(crate) fn dims(value: Value<'_>) -> Result<Option<Vec<Option<usize>>>> {
     let dims = value.tensor_type()?.and_then(|ty| ty.dims);
     Ok(dims.map(|dims| dims.iter().map(|dim| dim.size()).collect()))
+}
+
+/// Whether the axis of a node, which may be left out, is that of the channels of a value.
+pub(crate) fn has_axis_of_channels(node: Node<'_>, value: Value<'_>, default: i64) -> Result<bool> {
+    let rank = dims(value)?.map_or(0, |dims| dims.len() as i64);
+    Ok([1, 1 - rank].contains(&node.attributes()?.int("axis", default)))
 }
 
 /// The channels of a value, if they are known.
@@ -198,15 +219,13 @@ pub(crate) fn are_neighbours(channels: &[usize]) -> bool {
 
 /// A Split of channels, into counts that are known.
 fn split<'g>(node: Node<'g>, x: Value<'g>, outputs: &[Value<'g>]) -> Result<Option<Kind<'g>>> {
-    let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
     let counts = outputs.iter().map(|value| channels(*value)).collect::<Result<Option<Vec<_>>>>()?;
     let Some(counts) = counts else { return Ok(None) };
     let sum = counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count));
     let Some(sum) = sum.filter(|sum| *sum <= MOST_CHANNELS) else { return Ok(None) };
-    let of_channels = [1, 1 - rank].contains(&node.attributes()?.int("axis", 0));
     let mut all = 0..sum;
-    let parts = counts.iter().map(|count| all.by_ref().take(*count).collect());
-    Ok((of_channels && channels(x)? == Some(sum)).then(|| Kind::Channels(parts.collect())))
+    let parts = counts.iter().map(|count| (all.by_ref().take(*count).collect(), None));
+    Ok((has_axis_of_channels(node, x, 0)? && channels(x)? == Some(sum)).then(|| Kind::Channels(parts.collect())))
 }
 
 /// A Slice of channels by constants, one after the other.
@@ -226,7 +245,7 @@ fn slice<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>) -> Result<Option<Kind<'
         |at: i64| if at < 0 { at.saturating_add(all as i64).max(0) as usize } else { at.min(all as i64) as usize };
     let (first, end) = (place(*start), place(*end));
     let is_told = first < end && channels(y)? == Some(end - first);
-    Ok(is_told.then(|| Kind::Channels(vec![(first..end).collect()])))
+    Ok(is_told.then(|| Kind::Channels(vec![((first..end).collect(), None)])))
 }
 
 /// A maximum or mean over windows.
@@ -256,12 +275,13 @@ struct Window {
 }
 
 impl Pool {
-    fn of(node: Node<'_>, x: Value<'_>) -> Result<Option<Self>> {
-        let (op, mut attributes) = (node.op()?, node.attributes()?);
+    pub(crate) fn of(node: Node<'_>, x: Value<'_>) -> Result<Option<Self>> {
+        let (name, mut attributes) = (node.op()?, node.attributes()?);
+        let op = of_numbers(&name).unwrap_or(&name);
         let Some(channels) = channels(x)? else { return Ok(None) };
         let rank = dims(x)?.map_or(0, |dims| dims.len() as i64);
         let includes_padding = attributes.int("count_include_pad", 0) != 0;
-        let mean = match &*op {
+        let mean = match op {
             "AveragePool" if includes_padding => Some(Mean::OfWindow),
             "AveragePool" | "GlobalAveragePool" | "ReduceMean" => Some(Mean::OfElements),
             _ => None,
@@ -283,7 +303,7 @@ impl Pool {
         if ceils && (has_auto_pad || mean == Some(Mean::OfWindow)) || (dilates && mean.is_some()) {
             return Ok(None);
         }
-        attributes.remove(&["ceil_mode", "count_include_pad", "storage_order"]);
+        attributes.remove(&["ceil_mode", "channels_last", "count_include_pad", "storage_order"]);
         if has_auto_pad {
             attributes.remove(&["pads"]);
         }
