@@ -68,7 +68,7 @@ pub use exec::{Executor, Threads, Workspace};
 pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};
 pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Run, Tuning, Verdict};
-pub use quantised::{Byte, Quantised, QuantisedPlan, QuantisedRun, QuantisedWeights, Scaled, Scales};
+pub use quantised::{Byte, Quantised, QuantisedPlan, QuantisedRun, QuantisedWeights, Scaled, Scales, look_up};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, Layout, NodeInput, Op, Operator};
 
 /// What threads share, and what they own.

@@ -182,6 +182,19 @@ impl<X: Byte, Y: Byte> Scaled<X, Y> {
     }
 }
 
+/// Replaces bytes by entries of a table: those whose numbers they are. What a graph computes of a byte alone is one table,
+/// whatever it is; behind a convolution, [`Scaled::table`] does the same without a pass of its own.
+///
+/// ```
+/// let complement = std::array::from_fn(|byte| 255 - byte as u8);
+/// let mut bytes = [0, 1, 255];
+/// convoke::look_up(&complement, &mut bytes);
+/// assert_eq!(bytes, [255, 254, 0]);
+/// ```
+pub fn look_up(table: &[u8; 256], bytes: &mut [u8]) {
+    dot::look_up(Isa::detect(), table, bytes);
+}
+
 /// What a [run](QuantisedPlan::run) reads and writes.
 #[must_use]
 pub struct QuantisedRun<'a, 'y, X, Y> {

@@ -6,13 +6,14 @@
 //! matter.
 
 use core::fmt;
-use core::ptr::NonNull;
 
 pub use crate::unit::Unit;
 
 use crate::activation::{ActivateArgs, Activation, ActivationKernel};
 use crate::dest::{Dest, end};
-use crate::isa::Code;
+#[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+use crate::isa::has_vbmi;
+use crate::isa::{Code, Isa};
 use crate::pixel::{PixelEpilogue, PixelKernel};
 use crate::pixel_depthwise::DepthwisePixelKernel;
 use crate::simd::Value;
@@ -125,11 +126,18 @@ impl DotKernels {
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
         assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
         let (sums, y) = (sums.as_ptr(), y.as_mut_ptr());
-        let (add, scale, table) = (add.as_ptr(), scale.as_ptr(), table.map(NonNull::from));
-        let args = RequantiseArgs { rows, len, sums, sums_ld, add, scale, zero, table, y, ld };
+        let args = RequantiseArgs { rows, len, sums, sums_ld, add: add.as_ptr(), scale: scale.as_ptr(), zero, y, ld };
         let code = self.passes.on_this_cpu();
         // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
+        let Some(table) = table.filter(|_| O::BYTE.is_some()) else { return };
+        // Rows without gaps are like one.
+        let (rows, len) = if ld == len { (1, rows * len) } else { (rows, len) };
+        for i in 0..rows {
+            // SAFETY: these bytes were just written.
+            let row = unsafe { core::slice::from_raw_parts_mut(y.add(i * ld).cast::<u8>(), len) };
+            look_up(self.passes.isa(), table, row);
+        }
     }
 }
 
@@ -137,6 +145,17 @@ impl fmt::Debug for DotKernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.unit, self.passes.isa())
     }
+}
+
+/// Replaces bytes by entries of a table: those whose numbers they are.
+pub fn look_up(isa: Isa, table: &[u8; 256], bytes: &mut [u8]) {
+    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+    if isa == Isa::Avx512 && has_vbmi() {
+        // SAFETY: the CPU has what it needs.
+        return unsafe { crate::x86_64::avx512::look_up(table, bytes) };
+    }
+    let _ = isa;
+    bytes.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
 }
 
 /// The epilogue of a depthwise kernel whose sums are kept. `zeros` has one for each channel.
@@ -175,7 +194,7 @@ pub struct Requantise<'a> {
 /// Raw arguments of the pass.
 ///
 /// Memory: `sums + i * sums_ld` is readable, and `y + i * ld` writable, for `len` elements for each i < `rows`. `add` and
-/// `scale` are readable for as many as there are channels. The table is readable.
+/// `scale` are readable for as many as there are channels.
 pub(crate) struct RequantiseArgs<O> {
     pub(crate) rows: usize,
     pub(crate) len: usize,
@@ -184,7 +203,6 @@ pub(crate) struct RequantiseArgs<O> {
     pub(crate) add: *const i32,
     pub(crate) scale: *const f32,
     pub(crate) zero: i32,
-    pub(crate) table: Option<NonNull<[u8; 256]>>,
     pub(crate) y: *mut O,
     pub(crate) ld: usize,
 }
@@ -227,11 +245,9 @@ pub(crate) mod sealed {
         fn code(code: &DotPasses) -> RequantiseFns<Self>;
         #[doc(hidden)]
         fn finish(sum: i32, scale: f32, zero: i32) -> Self;
-        /// The entry of a table for a byte. Other types have none.
+        /// Whether it is a byte, and whether that has a sign.
         #[doc(hidden)]
-        fn looked_up(self, _: &[u8; 256]) -> Self {
-            self
-        }
+        const BYTE: Option<bool> = None;
     }
 }
 
@@ -281,7 +297,7 @@ pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
 const INTEGERS: f32 = 12_582_912.0;
 
 macro_rules! output {
-    ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr $(, looked up as $byte:ident)?) => {
+    ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr $(, byte is signed: $signed:expr)?) => {
         impl sealed::Finish for $t {
             #[expect(private_interfaces, reason = "sealed")]
             fn code(code: &DotPasses) -> RequantiseFns<Self> {
@@ -293,12 +309,7 @@ macro_rules! output {
                 $finish
             }
 
-            $(
-                #[inline(always)]
-                fn looked_up(self, table: &[u8; 256]) -> Self {
-                    table[usize::from(self as $byte)] as Self
-                }
-            )?
+            $(const BYTE: Option<bool> = Some($signed);)?
         }
 
         impl Output for $t {}
@@ -311,7 +322,7 @@ macro_rules! output {
             let y = if y > least { y } else { least };
             let y = if y < most { y } else { most };
             ((y + INTEGERS).to_bits() as i32).wrapping_add(zero) as $t
-        }, looked up as u8);
+        }, byte is signed: $t::MIN != 0);
     };
 }
 output!(byte u8);

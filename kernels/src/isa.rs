@@ -220,6 +220,14 @@ detection!(
     "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
 );
 
+/// Whether this CPU has AVX-512 VBMI, which permutes bytes.
+#[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+#[inline]
+pub(crate) fn has_vbmi() -> bool {
+    cpufeatures::new!(cpuid_vbmi, "avx512f", "avx512bw", "avx512vl", "avx512vbmi");
+    cpuid_vbmi::get()
+}
+
 /// Whether this CPU has all of [`Isa::Avx512`] and AVX-512 VNNI, which `cpufeatures` does not know. The CPU is asked once,
 /// because on a virtual machine each `cpuid` takes microseconds.
 #[cfg(all(target_arch = "x86_64", feature = "avx512"))]

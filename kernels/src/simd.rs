@@ -105,6 +105,21 @@ pub(crate) trait Accumulator: Copy {
     }
 }
 
+/// A register of sums of 32 bits, which are finished as bytes.
+pub(crate) trait Sums: Accumulator<Elem = i32> {
+    /// Whether [`store_bytes`](Self::store_bytes) may be called. Elsewhere it panics.
+    const PACKS: bool = false;
+
+    /// Stores a byte for each lane of four vectors at each `y`: `sum * scale`, rounded to the nearest integer, or to the
+    /// even one of two, plus `zero`, saturated.
+    ///
+    /// # Safety
+    /// Memory: `scale` is readable, and each `y` writable, for `LANES` elements.
+    unsafe fn store_bytes<const SIGNED: bool>(_: [Self; 4], _scale: *const f32, _zero: i32, _y: [*mut u8; 4]) {
+        unimplemented!("no instructions that saturate");
+    }
+}
+
 /// What kernels of floating-point numbers do with a vector.
 ///
 /// # Safety

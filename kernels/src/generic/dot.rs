@@ -4,6 +4,7 @@
 //! inlined into.
 
 use crate::dot::{Byte, BytePixels, MOST_VALUES, Output, RequantiseArgs, four, pair};
+use crate::simd::Sums;
 use crate::unit::Unit;
 
 /// As [`DotKernels::units_of_pixels`].
@@ -97,14 +98,20 @@ fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: X, to: &mut [i32]) {
     }
 }
 
-/// As [`DotKernels::units_of_rows`].
+/// Which half of a unit in memory is its first value.
+const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
+
+/// As [`DotKernels::units_of_rows`]. Pairs are written value by value, which the compiler does by interleaving vectors.
 #[inline(always)]
 pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [Option<&[X]>; MOST_VALUES], zero: X, to: &mut [i32]) {
     match (unit, rows) {
         (Unit::Pairs, [Some(low), Some(high), ..]) => {
             let zero = zero.value();
+            // SAFETY: a pair has the size of a unit, and no other alignment than its values.
+            let to = unsafe { core::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<[i16; 2]>(), to.len()) };
             for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
-                *to = pair([low.value() - zero, high.value() - zero]);
+                to[LOW] = (low.value() - zero) as i16;
+                to[1 - LOW] = (high.value() - zero) as i16;
             }
         }
         (Unit::Bytes, [Some(a), Some(b), Some(c), Some(d)]) => {
@@ -127,15 +134,41 @@ pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [Option<&[X]>; MOST_VALUE
 /// Finishes rows of sums whose columns are channels.
 ///
 /// # Safety
-/// Memory: as [`RequantiseArgs`] states.
+/// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn by_columns<O: Output>(args: &RequantiseArgs<O>) {
-    // SAFETY: the caller's promise. Rows have as many channels as a block.
+pub(crate) unsafe fn by_columns<V: Sums, O: Output>(args: &RequantiseArgs<O>) {
+    // SAFETY: the caller's promise. Rows have as many channels as a vector or block.
     unsafe {
-        match args.len {
-            16.. => in_blocks::<O, 16>(args),
-            8..16 => in_blocks::<O, 8>(args),
+        match O::BYTE {
+            Some(true) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, true>(args),
+            Some(false) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, false>(args),
+            _ if args.len >= 16 => in_blocks::<O, 16>(args),
+            _ if args.len >= 8 => in_blocks::<O, 8>(args),
             _ => in_blocks::<O, 1>(args),
+        }
+    }
+}
+
+/// As [`by_columns`], for a vector of channels of four rows at a time. The last vector overlaps the one before it, and the
+/// last row may be there several times.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states. There is a row, and a vector of channels. `O` is a byte.
+#[inline(always)]
+unsafe fn in_vectors<V: Sums, O: Output, const SIGNED: bool>(args: &RequantiseArgs<O>) {
+    for j in (0..args.len).step_by(V::LANES).map(|j| j.min(args.len - V::LANES)) {
+        // SAFETY: the caller's promise. Vectors end within a row.
+        unsafe {
+            let (add, scale) = (V::load(args.add.add(j)), args.scale.add(j));
+            for i in (0..args.rows).step_by(4) {
+                let row = |k: usize| (i + k).min(args.rows - 1);
+                let (mut sums, mut y) = ([add; 4], [args.y.cast::<u8>(); 4]);
+                for k in 0..4 {
+                    sums[k] = V::load(args.sums.add(row(k) * args.sums_ld + j)).add(add);
+                    y[k] = y[k].add(row(k) * args.ld + j);
+                }
+                V::store_bytes::<SIGNED>(sums, scale, args.zero, y);
+            }
         }
     }
 }
@@ -161,7 +194,6 @@ unsafe fn in_blocks<O: Output, const N: usize>(args: &RequantiseArgs<O>) {
                 }
                 y.add(j).cast::<[O; N]>().write(block);
             }
-            look_up(args, y);
         }
     }
 }
@@ -181,23 +213,6 @@ pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<O>) {
             for (j, sum) in sums.iter().enumerate() {
                 y.add(j).write(O::finish(sum.wrapping_add(add), scale, args.zero));
             }
-            look_up(args, y);
-        }
-    }
-}
-
-/// Replaces the outputs of a row by entries of the table, if there is one.
-///
-/// # Safety
-/// Memory: as [`RequantiseArgs`] states. The row `y` was written.
-#[inline(always)]
-unsafe fn look_up<O: Output>(args: &RequantiseArgs<O>, y: *mut O) {
-    let Some(table) = args.table else { return };
-    // SAFETY: the caller's promise.
-    unsafe {
-        for j in 0..args.len {
-            let y = y.add(j);
-            y.write(y.read().looked_up(table.as_ref()));
         }
     }
 }
@@ -241,7 +256,7 @@ macro_rules! kernels {
                     #[$attr]
                     unsafe fn columns(args: &RequantiseArgs<$t>) {
                         // SAFETY: the caller's promise, passed on.
-                        unsafe { by_columns(args) }
+                        unsafe { by_columns::<V, _>(args) }
                     }
 
                     /// # Safety

@@ -70,6 +70,9 @@ macro_rules! dot_products {
 }
 use dot_products;
 
+/// What may be converted to an integer of 32 bits, and saturates any byte.
+pub(crate) const MOST_INTEGER: f32 = 1e9;
+
 /// What the vectors of all ISAs of x86-64 have in common, by the operations of the module `$ops`.
 macro_rules! common {
     ($elem:ident by $ops:ident) => {

@@ -39,6 +39,9 @@ const CALL: f64 = 1000.0;
 /// a run.
 const PASS_OF_BYTES: f64 = 0.3;
 
+/// Nanoseconds that an element takes here to be replaced by an entry of a table.
+const LOOK_UP: f64 = 0.05;
+
 /// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear or operator of bytes.
 fn calls(unit: &Unit<'_>) -> Result<usize> {
     let ops = unit.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?;
@@ -140,7 +143,8 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Channels(_) => [0.3, 0.25],
         Kind::Layer(_) | Kind::Pool(_) | Kind::Resize(_) | Kind::Product => [0.0; 2],
         Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
-        Kind::Integers(_) | Kind::Dynamic(_) | Kind::Table(_) => [PASS_OF_BYTES, 0.0],
+        Kind::Dynamic(_) => [PASS_OF_BYTES, 0.0],
+        Kind::Integers(_) | Kind::Table(_) => [LOOK_UP, 0.0],
         Kind::Blend(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
@@ -281,11 +285,13 @@ fn conversion_of(session: &Session, value: Value<'_>, shapes: &Shapes, to: Layou
 }
 
 /// Nanoseconds for a byte that is moved to another layout.
-const REORDERED_BYTE: f64 = 0.5;
+const REORDERED_BYTE: f64 = 0.15;
 /// How much faster a convolution of bytes is than one of floats, where the CPU multiplies bytes and the layer is no depthwise
-/// one; and how much longer than here it takes in onnxruntime.
+/// one, which takes as long.
 const BYTES_BESIDE_FLOATS: f64 = 2.0;
-const BYTES_OF_ONNXRUNTIME: f64 = 1.15;
+/// How much longer a convolution of bytes takes in onnxruntime than here, and a depthwise one.
+const BYTES_OF_ONNXRUNTIME: f64 = 1.3;
+const DEPTHWISE_OF_ONNXRUNTIME: f64 = 1.7;
 
 /// The estimate of a convolution of bytes here, and of onnxruntime's nodes: it computes a ConvTranspose in floats.
 fn of_integers(
@@ -303,7 +309,7 @@ fn of_integers(
         () if layer.op != "Conv" => [bytes, floats],
         // Others multiply values of 16 bits here.
         () if !layer.is_centred() => [floats, bytes],
-        () if layer.is_depthwise() => [floats; 2],
+        () if layer.is_depthwise() => [floats, floats * DEPTHWISE_OF_ONNXRUNTIME],
         () => [bytes, bytes * BYTES_OF_ONNXRUNTIME],
     })
 }

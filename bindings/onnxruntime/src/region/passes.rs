@@ -80,12 +80,15 @@ pub(crate) fn slopes(x: Pixels<'_>, slopes: &[f32], y: Part<'_>) {
 
 /// Bytes through a table.
 pub(crate) fn look_up(x: Pixels<'_, u8>, table: &Table, y: Part<'_, u8>) {
-    for_each_pair(
-        (x, x, 1),
-        y,
-        #[inline(always)]
-        |x, _| table[usize::from(x)],
-    );
+    if [x.step, y.step] == [y.channels; 2] {
+        let x = &x.elements[y.first * y.channels..];
+        y.elements.copy_from_slice(&x[..y.elements.len()]);
+        return convoke::look_up(table, y.elements);
+    }
+    y.each(|pixel, y| {
+        copy_pixel(x.get(pixel), y);
+        convoke::look_up(table, y);
+    });
 }
 
 /// Bytes of whole images from a layout into the other one, perhaps through a table.
@@ -101,7 +104,7 @@ pub(crate) fn reorder(
         transpose(x, (rows, columns), y);
     }
     if let Some(table) = table {
-        y.iter_mut().for_each(|y| *y = table[usize::from(*y)]);
+        convoke::look_up(table, y);
     }
 }
 

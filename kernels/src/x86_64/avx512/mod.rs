@@ -68,3 +68,25 @@ crate::generic::dot::kernels! {
     "u8": 16 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 32 x [1 2 3 4 5 6 7 8 9 10 11 12 13 14];
     dw: 32 x [1 2 3 4 5 6 7 8];
 }
+
+/// As [`look_up`](crate::dot::look_up).
+///
+/// # Safety
+/// CPU: AVX-512 F, BW, VL and VBMI.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
+pub(crate) unsafe fn look_up(table: &[u8; 256], bytes: &mut [u8]) {
+    use core::arch::x86_64::*;
+
+    // SAFETY: the quarters of the table. Masks end where the bytes do.
+    unsafe {
+        let table: *const i8 = table.as_ptr().cast();
+        let (a, b) = (_mm512_loadu_epi8(table), _mm512_loadu_epi8(table.add(64)));
+        let (c, d) = (_mm512_loadu_epi8(table.add(128)), _mm512_loadu_epi8(table.add(192)));
+        for bytes in bytes.chunks_mut(64) {
+            let (p, mask) = (bytes.as_mut_ptr().cast(), u64::MAX >> (64 - bytes.len()));
+            let places = _mm512_maskz_loadu_epi8(mask, p);
+            let (low, high) = (_mm512_permutex2var_epi8(a, places, b), _mm512_permutex2var_epi8(c, places, d));
+            _mm512_mask_storeu_epi8(p, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(places), low, high));
+        }
+    }
+}

@@ -2,8 +2,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Accumulator, Simd, first_lanes, mask_in_row};
-use crate::x86_64::{accumulator, common, quarters};
+use crate::simd::{Accumulator, Simd, Sums, first_lanes, mask_in_row};
+use crate::x86_64::{MOST_INTEGER, accumulator, common, quarters};
 
 /// Tables of indices for permutations of two vectors. Indices from the number of lanes on name lanes of the
 /// second vector.
@@ -342,6 +342,44 @@ crate::x86_64::dot_products!(Pairs16: 16 by epi32, |units, scalars, sums| {
 pub(crate) struct Bytes16(__m512i);
 
 crate::x86_64::dot_products!(Bytes16: 16 by epi32, |units, scalars, sums| _mm512_dpbusd_epi32(sums, scalars, units));
+
+/// For each 32 bits of packed bytes of four vectors, those that come there: packing has the quarters of all vectors side by
+/// side.
+const VECTOR_BY_VECTOR: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+
+/// Implements [`Sums`].
+macro_rules! sums {
+    ($name:ident) => {
+        impl Sums for $name {
+            const PACKS: bool = true;
+
+            #[inline(always)]
+            unsafe fn store_bytes<const SIGNED: bool>(sums: [Self; 4], scale: *const f32, zero: i32, y: [*mut u8; 4]) {
+                // SAFETY: a vector is the proof of the ISA, and the caller's promise of memory.
+                unsafe {
+                    let (scale, most) = (_mm512_loadu_ps(scale), _mm512_set1_ps(MOST_INTEGER));
+                    let mut rounded = [sums[0].0; 4];
+                    for i in 0..4 {
+                        let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i].0), scale);
+                        rounded[i] = _mm512_cvtps_epi32(_mm512_min_ps(scaled, most));
+                    }
+                    let [a, b, c, d] = rounded;
+                    let zero = _mm512_set1_epi16(zero as i16);
+                    let low = _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero);
+                    let high = _mm512_adds_epi16(_mm512_packs_epi32(c, d), zero);
+                    let bytes = if SIGNED { _mm512_packs_epi16(low, high) } else { _mm512_packus_epi16(low, high) };
+                    let bytes = _mm512_permutexvar_epi32(_mm512_loadu_epi32(VECTOR_BY_VECTOR.as_ptr()), bytes);
+                    _mm_storeu_si128(y[0].cast(), _mm512_castsi512_si128(bytes));
+                    _mm_storeu_si128(y[1].cast(), _mm512_extracti32x4_epi32::<1>(bytes));
+                    _mm_storeu_si128(y[2].cast(), _mm512_extracti32x4_epi32::<2>(bytes));
+                    _mm_storeu_si128(y[3].cast(), _mm512_extracti32x4_epi32::<3>(bytes));
+                }
+            }
+        }
+    };
+}
+sums!(Pairs16);
+sums!(Bytes16);
 
 /// The operations on sums of 32 bits.
 mod epi32 {
