@@ -98,10 +98,13 @@ impl DotKernels {
     ///
     /// # Panics
     /// If a row is shorter than there are units.
-    pub fn units_of_rows<X: Byte>(&self, rows: [Option<&[X]>; MOST_VALUES], zero: X, to: &mut [i32]) {
-        let rows = rows.map(|row| row.map(|row| &row[..to.len()]));
+    pub fn units_of_rows<X: Byte>(&self, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
+        let mut of_unit = [None; MOST_VALUES];
+        for (to_row, row) in of_unit.iter_mut().zip(rows).take(self.unit.values()) {
+            *to_row = row.map(|row| &row[..to.len()]);
+        }
         // SAFETY: the code is that of this CPU.
-        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)(rows, zero, to) };
+        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)(of_unit, zero, to) };
     }
 
     /// Finishes `rows` rows of sums, `sums_ld` apart, as [`Requantise`] says. Row i goes to `y[i * ld..]`.
@@ -172,6 +175,9 @@ pub fn kept_sums(zeros: &[i32]) -> PixelEpilogue<'_, i32> {
 /// Values of a unit, at most.
 pub const MOST_VALUES: usize = 4;
 
+/// The rows of the values of units, those of the first values first.
+pub type UnitRows<'a, X> = [Option<&'a [X]>; MOST_VALUES];
+
 /// Lanes of a vector whose values are split, at most.
 const MOST_SPLIT_LANES: usize = 4;
 
@@ -214,7 +220,7 @@ type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<O>); 2];
 #[derive(Clone, Copy)]
 pub(crate) struct UnitFns<X> {
     pub(crate) pixels: unsafe fn(&BytePixels<'_, X>, X, &mut [i32], usize),
-    pub(crate) rows: unsafe fn([Option<&[X]>; MOST_VALUES], X, &mut [i32]),
+    pub(crate) rows: unsafe fn(UnitRows<'_, X>, X, &mut [i32]),
 }
 
 /// The passes of an ISA.

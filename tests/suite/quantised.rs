@@ -362,3 +362,29 @@ fn an_x_without_rows_is_padding_alone() {
         assert!(y.iter().all(|y| *y == 0), "{channels} channels");
     }
 }
+
+/// Depthwise weights of one size of X were taken for those of another, whose units had other taps.
+#[test]
+fn depthwise_weights_serve_other_sizes_of_x() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for (kernel, pads) in [([2, 1], [0; 4]), ([3, 1], [0; 4]), ([4, 1], [0; 4]), ([3, 3], [0, 1, 0, 1])] {
+            let conv = Conv::new([8, 1, kernel[0], kernel[1]]).group(8).pads(pads);
+            let planner = Planner::new().isa(isa);
+            let heights = [kernel[0], 5];
+            let plans = heights
+                .map(|height| planner.plan_quantised::<i8, i8, i32>(conv.clone(), &[2, 8, height, kernel[1]]).unwrap());
+            let w: Vec<i8> = (0..8 * kernel[0] * kernel[1]).map(|i| (i * 29 % 101) as i8).collect();
+            let weights = plans.each_ref().map(|plan| plan.pack(&w, &[], None).unwrap());
+            for (plan, height) in plans.iter().zip(heights) {
+                let x: Vec<i8> = (0..16 * height * kernel[1]).map(|i| (i * 37 % 200) as i8).collect();
+                let [own, other] = weights.each_ref().map(|weights| {
+                    let mut y = vec![0; plan.geometry().output_len()];
+                    let scaled = weights.scaled(&Scales::integer(3)).unwrap();
+                    plan.run(QuantisedRun::new(&x, weights, &scaled, &mut y)).unwrap();
+                    y
+                });
+                assert_eq!(own, other, "{isa}, {kernel:?}, {height} rows");
+            }
+        }
+    }
+}

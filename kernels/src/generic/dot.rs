@@ -3,7 +3,7 @@
 //! They are loops over slices, which the compiler makes vectors of, with the instructions of the function that they are
 //! inlined into.
 
-use crate::dot::{Byte, BytePixels, MOST_VALUES, Output, RequantiseArgs, four, pair};
+use crate::dot::{Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
 use crate::simd::Sums;
 use crate::unit::Unit;
 
@@ -103,7 +103,7 @@ const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
 
 /// As [`DotKernels::units_of_rows`]. Pairs are written value by value, which the compiler does by interleaving vectors.
 #[inline(always)]
-pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: [Option<&[X]>; MOST_VALUES], zero: X, to: &mut [i32]) {
+pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
     match (unit, rows) {
         (Unit::Pairs, [Some(low), Some(high), ..]) => {
             let zero = zero.value();
@@ -227,7 +227,7 @@ macro_rules! kernels {
     ) => {
         pub(crate) mod $module {
             use super::vector::$vector as V;
-            use crate::dot::{BytePixels, DotKernels, DotPasses, MOST_VALUES, RequantiseArgs, UnitFns};
+            use crate::dot::{BytePixels, DotKernels, DotPasses, RequantiseArgs, UnitFns, UnitRows};
             use crate::generic::dot::{by_columns, by_rows};
             use crate::unit::Unit;
             use crate::isa::Code;
@@ -282,7 +282,7 @@ macro_rules! kernels {
                     /// # Safety
                     /// CPU: the ISA.
                     #[$attr]
-                    unsafe fn rows(rows: [Option<&[$t]>; MOST_VALUES], zero: $t, to: &mut [i32]) {
+                    unsafe fn rows(rows: UnitRows<'_, $t>, zero: $t, to: &mut [i32]) {
                         crate::generic::dot::units_of_rows(Unit::$unit, rows, zero, to);
                     }
                     UnitFns { pixels, rows }

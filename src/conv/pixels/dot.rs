@@ -67,7 +67,7 @@ pub(crate) struct DotFormat {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum DotOrder {
     Panels(ChannelWeights),
-    /// Units of a column of the kernel, and blocks of channels.
+    /// Taps of units, and blocks of channels.
     Blocks(usize, Blocks),
 }
 
@@ -99,7 +99,7 @@ impl DotLayer {
                 let (rows, layer) = RowUnits::new(geometry, unit.values());
                 let pads = layer.axes[..layer.axes.len() - 1].iter().any(Axis::is_padded);
                 if unit == Unit::Bytes && pads {
-                    return Err(String::from("four bytes are for layers whose kernels leave out no row of padding"));
+                    return Err(String::from("four bytes are for layers without padding on axes before the last two"));
                 }
                 let x = XValues::of_units(unit);
                 let blocking = DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), usize::MAX)?;
@@ -168,7 +168,7 @@ impl DotLayer {
     pub(crate) fn format(&self) -> DotFormat {
         let order = match &self.method {
             DotMethod::Gemm(weights, _) => DotOrder::Panels(*weights),
-            DotMethod::Depthwise(channels, rows) => DotOrder::Blocks(rows.units, *channels),
+            DotMethod::Depthwise(channels, _) => DotOrder::Blocks(self.tiling.geometry.kernel_volume(), *channels),
         };
         DotFormat { isa: self.isa, op: self.tiling.geometry.op, unit: self.unit(), order }
     }
@@ -430,7 +430,17 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
         match self.rows {
-            Some((rows, of_pixel)) => self.units_of_rows(rows, first, (channels, of_pixel), (to, pixel)),
+            Some((rows, of_pixel)) if rows.is_last => {
+                self.units_of_rows(rows, first, (channels, of_pixel), (to, pixel));
+            }
+            // One position of units, whose rows of X have other places for each channel.
+            Some((rows, _)) => {
+                for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+                    for (c, to) in to[..channels].chunks_exact_mut(1).enumerate() {
+                        self.units_of_rows(rows, first + i * x_pixel + c, (1, 1), (to, 1));
+                    }
+                }
+            }
             None => {
                 let x = BytePixels { x: &self.x[first..], pixel: x_pixel, channels };
                 self.kernels.units_of_pixels(&x, self.zero, (to, pixel));

@@ -9,31 +9,32 @@ use crate::{Axis, Geometry, Layout, Op};
 /// for each row of Y and each unit of a column, and no rows of padding.
 #[derive(Debug, Clone)]
 pub(super) struct RowUnits {
-    /// The axis before the last one; or one that changes nothing, if the taps of a unit would not be the same for all
-    /// outputs, or rows would be too many. Then the other values of a unit have no weights.
+    /// The axis before the last one. It is [`Axis::UNIT`] for ConvTranspose, whose outputs have different taps, for one axis,
+    /// and for too many rows: then each unit has one tap, and its other values have no weights.
     axis: Axis,
     /// Elements of the last axis of X, and taps of it.
     columns: [usize; 2],
-    pub(super) units: usize,
+    units: usize,
     values: usize,
+    /// Whether X has its channels last. The layer of units may have one position, and then its layout says nothing.
+    pub(super) is_last: bool,
 }
 
 impl RowUnits {
     /// For units of so many values. Also returns the layer of units.
     pub(super) fn new(geometry: &Geometry, values: usize) -> (Self, Geometry) {
         let last = geometry.axes[geometry.axes.len() - 1];
-        let rows = |axis: Axis, units| Self { axis, columns: [last.input, last.kernel], units, values };
+        let is_last = geometry.x_layout == Layout::ChannelsLast;
+        let rows = |axis: Axis, units| Self { axis, columns: [last.input, last.kernel], units, values, is_last };
         if let (Op::Conv, [.., axis, _]) = (geometry.op, &geometry.axes[..]) {
             let units = axis.kernel.div_ceil(values);
             let mut view = geometry.clone();
             let place = view.axes.len() - 2;
             let input = axis.output.saturating_mul(units);
             view.axes[place] = Axis { input, kernel: units, output: axis.output, stride: units, ..Axis::UNIT };
-            let positions = view.axes.iter().map(|axis| axis.input).fold(1, usize::saturating_mul);
-            let len = positions.saturating_mul(geometry.batch * geometry.in_channels);
-            // One position lies the same way in both layouts, but the rows of X that it has may not.
-            let is_plain = positions > 1 || geometry.x_layout == Layout::ChannelsLast;
-            if is_plain && len < PixelTaps::ZEROS as usize {
+            let channels = geometry.batch * geometry.in_channels;
+            let len = view.axes.iter().map(|axis| axis.input).fold(channels, usize::saturating_mul);
+            if len < PixelTaps::ZEROS as usize {
                 return (rows(*axis, units), view);
             }
         }

@@ -35,12 +35,12 @@ pub(crate) struct Choice {
 /// Nanoseconds that onnxruntime takes to call a node.
 const CALL: f64 = 1000.0;
 
-/// Nanoseconds that it takes for an element of a node that is part of a table here, or of a convolution whose scale is that of
-/// a run.
+/// Nanoseconds for an element of a pass over bytes: of onnxruntime's nodes that are part of a table or convolution here, and
+/// of the two passes here that find the scale of a run.
 const PASS_OF_BYTES: f64 = 0.3;
 
-/// Nanoseconds that an element takes here to be replaced by an entry of a table.
-const LOOK_UP: f64 = 0.05;
+/// Nanoseconds for a byte here that is replaced by an entry of a table: between those of CPUs with and without AVX-512 VBMI.
+const LOOK_UP: f64 = 0.1;
 
 /// Nodes of onnxruntime that compute a unit: of quantised nodes, one for each QuantizeLinear or operator of bytes.
 fn calls(unit: &Unit<'_>) -> Result<usize> {
