@@ -106,7 +106,7 @@ pub(crate) trait Accumulator: Copy {
 }
 
 /// A register of sums of 32 bits, which are finished as bytes.
-pub(crate) trait Sums: Accumulator<Elem = i32> {
+pub(crate) trait UnitSums: Accumulator<Elem = i32> {
     /// Whether [`store_bytes`](Self::store_bytes) may be called. Elsewhere it panics.
     const PACKS: bool = false;
 

@@ -4,7 +4,7 @@
 //! inlined into.
 
 use crate::dot::{Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
-use crate::simd::Sums;
+use crate::simd::UnitSums;
 use crate::unit::Unit;
 
 /// As [`DotKernels::units_of_pixels`].
@@ -136,7 +136,7 @@ pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X,
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn by_columns<V: Sums, O: Output>(args: &RequantiseArgs<O>) {
+pub(crate) unsafe fn by_columns<V: UnitSums, O: Output>(args: &RequantiseArgs<O>) {
     // SAFETY: the caller's promise. Rows have as many channels as a vector or block.
     unsafe {
         match O::BYTE {
@@ -155,7 +155,7 @@ pub(crate) unsafe fn by_columns<V: Sums, O: Output>(args: &RequantiseArgs<O>) {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states. There is a row, and a vector of channels. `O` is a byte.
 #[inline(always)]
-unsafe fn in_vectors<V: Sums, O: Output, const SIGNED: bool>(args: &RequantiseArgs<O>) {
+unsafe fn in_vectors<V: UnitSums, O: Output, const SIGNED: bool>(args: &RequantiseArgs<O>) {
     for j in (0..args.len).step_by(V::LANES).map(|j| j.min(args.len - V::LANES)) {
         // SAFETY: the caller's promise. Vectors end within a row.
         unsafe {

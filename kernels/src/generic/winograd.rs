@@ -540,7 +540,7 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
 }
 
 /// Where the inputs of a vector of tiles lie, from some column on.
-trait Columns<V: Simd>: Copy {
+trait InputColumns<V: Simd>: Copy {
     /// Input `i` of the column.
     ///
     /// # Safety
@@ -559,7 +559,7 @@ struct SplitColumns<'a, T> {
     plane_len: usize,
 }
 
-impl<V: Simd> Columns<V> for SplitColumns<'_, V::Elem> {
+impl<V: Simd> InputColumns<V> for SplitColumns<'_, V::Elem> {
     #[inline(always)]
     unsafe fn load(self, i: usize) -> V {
         // SAFETY: the caller's promise.
@@ -581,7 +581,7 @@ struct ChannelColumns<T, const NV: usize> {
     c: usize,
 }
 
-impl<V: Simd, const NV: usize> Columns<V> for ChannelColumns<V::Elem, NV> {
+impl<V: Simd, const NV: usize> InputColumns<V> for ChannelColumns<V::Elem, NV> {
     #[inline(always)]
     unsafe fn load(self, i: usize) -> V {
         // SAFETY: the caller's promise.
@@ -656,7 +656,11 @@ pub(crate) unsafe fn input_pixels<V: Simd, const NV: usize, const NH: usize, con
 /// CPU: the ISA of `V`. Memory: the inputs of all columns are readable, and `v + i * v_plane` is writable for a vector,
 /// for each i below the number of values.
 #[inline(always)]
-unsafe fn transform<V: Simd, const NV: usize, const NH: usize>(x: impl Columns<V>, v: *mut V::Elem, v_plane: usize) {
+unsafe fn transform<V: Simd, const NV: usize, const NH: usize>(
+    x: impl InputColumns<V>,
+    v: *mut V::Elem,
+    v_plane: usize,
+) {
     // SAFETY: the caller's promise of ISA and memory.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
@@ -699,7 +703,7 @@ unsafe fn transform<V: Simd, const NV: usize, const NH: usize>(x: impl Columns<V
 /// As [`transform`].
 #[inline(always)]
 unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize>(
-    x: impl Columns<V>,
+    x: impl InputColumns<V>,
     v: *mut V::Elem,
     v_plane: usize,
 ) {

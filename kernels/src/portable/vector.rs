@@ -1,7 +1,7 @@
 //! The vectors of the `wide` crate as [`Simd`] vectors. They use what the compilation target
 //! guarantees, on any target.
 
-use crate::simd::{Accumulator, Simd, Sums, broadcast_scalars, lanes_by_zeros, lanes_in_row};
+use crate::simd::{Accumulator, Simd, UnitSums, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
 /// Two registers of 128 bits as one vector. What goes lane by lane is a call: inlined at every place, it
 /// would be a quarter of what the tier takes to compile.
@@ -206,7 +206,7 @@ vector!(F64x4(wide::f64x4): 4 of f64);
 #[derive(Clone, Copy)]
 pub(crate) struct Pairs8(wide::i32x8);
 
-impl Sums for Pairs8 {}
+impl UnitSums for Pairs8 {}
 
 impl Accumulator for Pairs8 {
     type Elem = i32;

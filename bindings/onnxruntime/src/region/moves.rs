@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::api::Result;
 use crate::graph::{AttributeValue, Node, Value};
 use crate::region::bytes::{ByteScale, Table, is_of_bytes, plain};
-use crate::region::quantised::{is_image_of_bytes, requantised};
-use crate::region::unit::{Kind, MOST_CHANNELS, Unit, dims, ints, is_image};
+use crate::region::quantised::requantised;
+use crate::region::unit::{Kind, MOST_CHANNELS, Unit, dims, ints, is_image, is_image_of_bytes};
 
 /// Nodes that are followed from a Reshape on, at most.
 const MOST_NODES: usize = 16;

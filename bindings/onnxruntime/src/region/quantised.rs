@@ -13,12 +13,12 @@ use crate::activation;
 use crate::api::Result;
 use crate::fusion::VERSION;
 use crate::graph::{Attributes, Node, Value};
-use crate::region::bytes::{
-    Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, is_of_bytes, numbers_of, plain, zero_points,
-};
+use crate::region::bytes::{Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, numbers_of, plain, zero_points};
 use crate::region::linear::{Linear, Scaled, of_numbers};
 use crate::region::numbers::{self, Operand};
-use crate::region::unit::{Kind, Pool, Unit, dims, has_axis_of_channels, has_channels, may_multiply};
+use crate::region::unit::{
+    Kind, Pool, Unit, dims, has_axis_of_channels, has_channels, is_image_of_bytes, may_multiply,
+};
 
 /// A value of floats that is dequantised, and is read by one node alone.
 struct Dequantised<'g> {
@@ -170,11 +170,6 @@ pub(crate) fn drop_edges(units: &mut Vec<Unit<'_>>) -> Result<()> {
 
 fn of_node<'g>(node: Node<'g>, x: Value<'g>, y: Value<'g>, kind: Kind<'g>) -> Unit<'g> {
     Unit { nodes: vec![node], inputs: vec![x], outputs: vec![y], kind, stands_alone: false }
-}
-
-/// Whether a value is no constant, and has bytes, spatial axes, and so many channels as are known.
-pub(crate) fn is_image_of_bytes(value: Value<'_>) -> Result<bool> {
-    Ok(is_of_bytes(value)? && has_channels(value)?)
 }
 
 fn is_float(value: Value<'_>) -> Result<bool> {

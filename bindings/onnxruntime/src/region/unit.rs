@@ -9,7 +9,6 @@ use crate::fusion::{Fusion, VERSION, is_of_channels};
 use crate::graph::{AttributeValue, Attributes, Node, Value};
 use crate::region::bytes::{Blend, ByteScale, Integers, Table, is_of_bytes};
 use crate::region::linear::of_numbers;
-use crate::region::quantised::is_image_of_bytes;
 
 /// Nodes that are computed in one step.
 pub(crate) struct Unit<'g> {
@@ -159,6 +158,11 @@ pub(crate) fn has_axis_of_channels(node: Node<'_>, value: Value<'_>, default: i6
 /// The channels of a value, if they are known.
 pub(crate) fn channels(value: Value<'_>) -> Result<Option<usize>> {
     Ok(dims(value)?.and_then(|dims| dims.get(1).copied().flatten()))
+}
+
+/// Whether a value is no constant, and has bytes, spatial axes, and so many channels as are known.
+pub(crate) fn is_image_of_bytes(value: Value<'_>) -> Result<bool> {
+    Ok(is_of_bytes(value)? && has_channels(value)?)
 }
 
 /// Whether a value is no constant, and one of floats or short floats with spatial axes and so many channels as are known.

@@ -3,7 +3,7 @@
 use core::arch::aarch64::*;
 
 use crate::Isa;
-use crate::simd::{Accumulator, Simd, Sums, lanes_by_zeros};
+use crate::simd::{Accumulator, Simd, UnitSums, lanes_by_zeros};
 
 /// For each mask of four lanes in `REGISTERS` registers, the bytes of a table lookup that moves these lanes
 /// to the front. The other lanes become zero.
@@ -479,7 +479,7 @@ mod s32 {
     };
 }
 
-impl Sums for Pairs4 {}
+impl UnitSums for Pairs4 {}
 
 impl Accumulator for Pairs4 {
     type Elem = i32;

@@ -3,7 +3,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Accumulator, Simd, Sums, lanes_by_zeros, lanes_in_row};
+use crate::simd::{Accumulator, Simd, UnitSums, lanes_by_zeros, lanes_in_row};
 use crate::x86_64::{MOST_INTEGER, accumulator, common, quarters};
 
 /// For each mask of eight words, the indices that move these words to the front. AVX2 has no
@@ -387,7 +387,7 @@ crate::x86_64::dot_products!(Pairs8: 8 by epi32, |units, scalars, sums| {
 });
 
 #[cfg(feature = "avx2")]
-impl Sums for Pairs8 {
+impl UnitSums for Pairs8 {
     const PACKS: bool = true;
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Accumulator, Simd, Sums, first_lanes, mask_in_row};
+use crate::simd::{Accumulator, Simd, UnitSums, first_lanes, mask_in_row};
 use crate::x86_64::{MOST_INTEGER, accumulator, common, quarters};
 
 /// Tables of indices for permutations of two vectors. Indices from the number of lanes on name lanes of the
@@ -347,10 +347,10 @@ crate::x86_64::dot_products!(Bytes16: 16 by epi32, |units, scalars, sums| _mm512
 /// side.
 const VECTOR_BY_VECTOR: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
 
-/// Implements [`Sums`].
+/// Implements [`UnitSums`].
 macro_rules! sums {
     ($name:ident) => {
-        impl Sums for $name {
+        impl UnitSums for $name {
             const PACKS: bool = true;
 
             #[inline(always)]
