@@ -3,8 +3,12 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Accumulator, Simd, UnitSums, lanes_by_zeros, lanes_in_row};
-use crate::x86_64::{MOST_INTEGER, accumulator, common, quarters};
+#[cfg(feature = "avx2")]
+use crate::simd::UnitSums;
+use crate::simd::{Accumulator, Simd, lanes_by_zeros, lanes_in_row};
+#[cfg(feature = "avx2")]
+use crate::x86_64::MOST_INTEGER;
+use crate::x86_64::{accumulator, common, quarters};
 
 /// For each mask of eight words, the indices that move these words to the front. AVX2 has no
 /// instruction for it.
