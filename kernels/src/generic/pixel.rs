@@ -139,7 +139,11 @@ unsafe fn for_each_tile<V: Accumulator, E: TileEnds<V>, const MR: usize, const N
                     continue;
                 }
                 match const { sets_of_sums(MR, NRV) } {
-                    MOST_SETS => block::<V, MR, NRV, MOST_SETS>(&mut sets, &x, w, args.channels),
+                    // Hidden from LLVM, which would otherwise compile all taps again for fewer channels than sets.
+                    MOST_SETS => {
+                        let channels = core::hint::black_box(args.channels);
+                        block::<V, MR, NRV, MOST_SETS>(&mut sets, &x, w, channels);
+                    }
                     2 => block::<V, MR, NRV, 2>(&mut sets, &x, w, args.channels),
                     _ => block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels),
                 }
