@@ -89,13 +89,14 @@ impl DotLayer {
         (machine, threads): (&Machine, usize),
         kernels: &'static DotKernels,
     ) -> Result<Self, String> {
+        let unit = kernels.unit();
+        // Four bytes keep their zero point, of which outputs with other taps have another sum.
+        if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
+            return Err(String::from("four bytes are for Conv, whose outputs all have the same taps"));
+        }
         let depthwise = kernels.depthwise().last().filter(|_| geometry.in_channels_per_group() == 1);
         let (method, tiling, split, (group, tile_len)) = match depthwise {
             Some(kernel) => {
-                let unit = kernels.unit();
-                if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
-                    return Err(String::from(SAME_TAPS));
-                }
                 let (rows, layer) = RowUnits::new(geometry, unit.values());
                 let pads = layer.axes[..layer.axes.len() - 1].iter().any(Axis::is_padded);
                 if unit == Unit::Bytes && pads {
@@ -132,9 +133,6 @@ impl DotLayer {
         kernels: &'static DotKernels,
     ) -> Result<(DotMethod, PixelTiling, GemmSplit, (usize, usize)), String> {
         let unit = kernels.unit();
-        if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
-            return Err(String::from(SAME_TAPS));
-        }
         let mut widths = kernels.widths();
         let narrow = widths.next().ok_or_else(no_kernel)?;
         let widths = [narrow, widths.last().unwrap_or(narrow)];
@@ -242,7 +240,7 @@ impl DotLayer {
         let mut arena = Arena::new(scratch);
         let rows = match &self.method {
             DotMethod::Gemm(..) => None,
-            DotMethod::Depthwise(_, rows) => Some((rows, tiling.geometry.in_channels)),
+            DotMethod::Depthwise(_, rows) => Some(rows),
         };
         let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows };
         let strides = tiling.geometry.input_strides();
@@ -368,9 +366,6 @@ impl Split for DotLayer {
     }
 }
 
-/// Why four bytes are not for a layer: they keep their zero point, of which outputs with other taps have another sum.
-const SAME_TAPS: &str = "four bytes are for Conv, whose outputs all have the same taps";
-
 /// A unit of weights.
 fn unit_of(unit: Unit, [one, other, third, fourth]: [i32; MOST_VALUES]) -> i32 {
     match unit {
@@ -379,36 +374,31 @@ fn unit_of(unit: Unit, [one, other, third, fourth]: [i32; MOST_VALUES]) -> i32 {
     }
 }
 
-/// Bytes in units: of neighbouring channels, or of the rows of a depthwise layer with so many channels.
+/// Bytes in units: of neighbouring channels, or of the rows of a depthwise layer.
 struct UnitReader<'a, X> {
     isa: Isa,
     kernels: &'static DotKernels,
     x: &'a [X],
     zero: X,
-    rows: Option<(&'a RowUnits, usize)>,
+    rows: Option<&'a RowUnits>,
 }
 
 impl<X: Byte> UnitReader<'_, X> {
-    /// Makes units of neighbouring elements of rows, which begin with value `first` of the layer of units. Elements have
-    /// `values` values of the `of_element` that there are, and become elements of `element` units.
-    fn units_of_rows(
-        &self,
-        rows: &RowUnits,
-        first: usize,
-        (values, of_element): (usize, usize),
-        (to, element): (&mut [i32], usize),
-    ) {
-        let (mut place, skipped, mut rest) = (first / of_element, first % of_element, to);
+    /// Makes units of `channels` channels, which are neighbours, of the pixels of rows. They begin with element `first` of the
+    /// layer of units, and become pixels of `pixel` units.
+    fn units_of_rows(&self, rows: &RowUnits, first: usize, channels: usize, (to, pixel): (&mut [i32], usize)) {
+        let of_pixel = rows.neighbours;
+        let (mut place, skipped, mut rest) = (first / of_pixel, first % of_pixel, to);
         while !rest.is_empty() {
             let (row, column) = (place / rows.width(), place % rows.width());
-            let count = (rest.len() / element).min(rows.width() - column);
-            let units = rest.split_off_mut(..count * element).unwrap_or_default();
-            let starts = rows.rows(row).map(|row| Some((row? * rows.width() + column) * of_element + skipped));
-            // Elements without gaps are like one.
+            let count = (rest.len() / pixel).min(rows.width() - column);
+            let units = rest.split_off_mut(..count * pixel).unwrap_or_default();
+            let starts = rows.rows(row).map(|row| Some((row? * rows.width() + column) * of_pixel + skipped));
+            // Pixels without gaps are like one.
             let (step, len) =
-                if [values, element] == [of_element; 2] { (units.len(), units.len()) } else { (element, values) };
+                if [channels, pixel] == [of_pixel; 2] { (units.len(), units.len()) } else { (pixel, channels) };
             for (i, units) in units.chunks_exact_mut(step).enumerate() {
-                let rows = starts.map(|start| Some(&self.x[start? + i * of_element..]));
+                let rows = starts.map(|start| Some(&self.x[start? + i * of_pixel..]));
                 self.kernels.units_of_rows(rows, self.zero, &mut units[..len]);
             }
             place += count;
@@ -430,14 +420,12 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
 
     fn pixels(&self, (first, x_pixel): (usize, usize), channels: usize, (to, pixel): (&mut [i32], usize)) {
         match self.rows {
-            Some((rows, of_pixel)) if rows.is_last => {
-                self.units_of_rows(rows, first, (channels, of_pixel), (to, pixel));
-            }
+            Some(rows) if channels <= rows.neighbours => self.units_of_rows(rows, first, channels, (to, pixel)),
             // One position of units, whose rows of X have other places for each channel.
-            Some((rows, _)) => {
+            Some(rows) => {
                 for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
                     for (c, to) in to[..channels].chunks_exact_mut(1).enumerate() {
-                        self.units_of_rows(rows, first + i * x_pixel + c, (1, 1), (to, 1));
+                        self.units_of_rows(rows, first + i * x_pixel + c, 1, (to, 1));
                     }
                 }
             }
@@ -462,7 +450,7 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
         for (u, units) in units.chunks_exact_mut(pixels).enumerate() {
             let first = first + u * of_unit * x_channel;
             match self.rows {
-                Some((rows, _)) => self.units_of_rows(rows, first, (1, 1), (units, 1)),
+                Some(rows) => self.units_of_rows(rows, first, 1, (units, 1)),
                 None => {
                     let rows = core::array::from_fn(|i| {
                         (u * of_unit + i < channels && i < of_unit).then(|| &self.x[first + i * x_channel..])

@@ -16,16 +16,17 @@ pub(super) struct RowUnits {
     columns: [usize; 2],
     units: usize,
     values: usize,
-    /// Whether X has its channels last. The layer of units may have one position, and then its layout says nothing.
-    pub(super) is_last: bool,
+    /// Channels that are neighbours in X: all, or one with channels first. The layer of units may have one position, and then
+    /// its layout says nothing.
+    pub(super) neighbours: usize,
 }
 
 impl RowUnits {
     /// For units of so many values. Also returns the layer of units.
     pub(super) fn new(geometry: &Geometry, values: usize) -> (Self, Geometry) {
         let last = geometry.axes[geometry.axes.len() - 1];
-        let is_last = geometry.x_layout == Layout::ChannelsLast;
-        let rows = |axis: Axis, units| Self { axis, columns: [last.input, last.kernel], units, values, is_last };
+        let neighbours = if geometry.x_layout == Layout::ChannelsLast { geometry.in_channels } else { 1 };
+        let rows = |axis: Axis, units| Self { axis, columns: [last.input, last.kernel], units, values, neighbours };
         if let (Op::Conv, [.., axis, _]) = (geometry.op, &geometry.axes[..]) {
             let units = axis.kernel.div_ceil(values);
             let mut view = geometry.clone();
