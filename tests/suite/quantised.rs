@@ -384,6 +384,11 @@ fn depthwise_weights_serve_other_sizes_of_x() {
                     y
                 });
                 assert_eq!(own, other, "{isa}, {kernel:?}, {height} rows");
+                let x: Vec<f64> = x.iter().map(|x| f64::from(*x) - 3.0).collect();
+                let w: Vec<f64> = w.iter().map(|w| f64::from(*w)).collect();
+                let sums = reference::all(plan.geometry(), &x, &w, None);
+                let sums: Vec<i32> = sums.into_iter().map(|sum| sum.value as i32).collect();
+                assert_eq!(own, sums, "{isa}, {kernel:?}, {height} rows");
             }
         }
     }
