@@ -144,6 +144,8 @@ pub fn dot_kernels(isa: Isa, unit: Unit) -> Option<&'static DotKernels> {
         (Isa::Neon, Unit::Pairs) => Some(&crate::aarch64::neon::of_pairs::KERNELS),
         #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
         (Isa::Avx2, Unit::Pairs) => Some(&crate::x86_64::avx2::of_pairs::KERNELS),
+        #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+        (Isa::Avx2, Unit::Bytes) if isa.has_byte_products() => Some(&crate::x86_64::avx2::of_bytes::KERNELS),
         #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
         (Isa::Avx512, Unit::Pairs) => Some(&crate::x86_64::avx512::of_pairs::KERNELS),
         #[cfg(all(target_arch = "x86_64", feature = "avx512"))]

@@ -56,13 +56,13 @@ impl Isa {
     }
 
     /// Whether the cluster is available, and this CPU also multiplies bytes: four products for each sum of 32 bits. With
-    /// AVX-512 that is AVX-512 VNNI.
+    /// AVX-512 that is AVX-512 VNNI, with AVX2 it is AVX-VNNI.
     #[inline]
     #[must_use]
     pub fn has_byte_products(self) -> bool {
-        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-        if self == Self::Avx512 {
-            return has_vnni();
+        #[cfg(target_arch = "x86_64")]
+        if matches!(self, Self::Avx2 | Self::Avx512) {
+            return self.is_available() && VNNI[usize::from(self == Self::Avx512)].get();
         }
         let _ = self;
         false
@@ -228,26 +228,50 @@ pub(crate) fn has_vbmi() -> bool {
     cpuid_vbmi::get()
 }
 
-/// Whether this CPU has all of [`Isa::Avx512`] and AVX-512 VNNI, which `cpufeatures` does not know. The CPU is asked once,
-/// because on a virtual machine each `cpuid` takes microseconds.
-#[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-#[inline]
-fn has_vnni() -> bool {
-    use core::sync::atomic::{AtomicU8, Ordering};
+/// AVX-VNNI and AVX-512 VNNI, which `cpufeatures` does not know. They are asked for on CPUs with AVX2 and AVX-512 alone.
+#[cfg(target_arch = "x86_64")]
+static VNNI: [Extension; 2] = [
+    Extension::new(|| features(0).eax >= 1 && features(1).eax >> 4 & 1 == 1),
+    Extension::new(|| features(0).ecx >> 11 & 1 == 1),
+];
 
+/// A list of the CPU's extensions; that of 0 has the number of the last one, too.
+#[cfg(target_arch = "x86_64")]
+fn features(list: u32) -> core::arch::x86_64::CpuidResult {
+    #[allow(unused_unsafe, reason = "a safe function in newer versions of Rust")]
+    // SAFETY: each CPU with AVX2 has this leaf.
+    unsafe {
+        core::arch::x86_64::__cpuid_count(7, list)
+    }
+}
+
+/// An extension of instructions. The CPU is asked once, because on a virtual machine each `cpuid` takes microseconds.
+#[cfg(target_arch = "x86_64")]
+struct Extension {
+    known: core::sync::atomic::AtomicU8,
+    detect: fn() -> bool,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Extension {
     const UNKNOWN: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
-    match KNOWN.load(Ordering::Relaxed) {
-        UNKNOWN if cfg!(miri) || !has_avx512() => false,
-        UNKNOWN => {
-            #[allow(unused_unsafe, reason = "a safe function in newer versions of Rust")]
-            // SAFETY: each CPU with AVX-512 has this leaf.
-            let features = unsafe { core::arch::x86_64::__cpuid_count(7, 0) };
-            let has_it = features.ecx >> 11 & 1 == 1;
-            KNOWN.store(u8::from(has_it), Ordering::Relaxed);
-            has_it
+
+    const fn new(detect: fn() -> bool) -> Self {
+        Self { known: core::sync::atomic::AtomicU8::new(Self::UNKNOWN), detect }
+    }
+
+    #[inline]
+    fn get(&self) -> bool {
+        use core::sync::atomic::Ordering::Relaxed;
+
+        match self.known.load(Relaxed) {
+            Self::UNKNOWN => {
+                let has_it = !cfg!(miri) && (self.detect)();
+                self.known.store(u8::from(has_it), Relaxed);
+                has_it
+            }
+            known => known == 1,
         }
-        known => known == 1,
     }
 }
 

@@ -49,3 +49,10 @@ crate::generic::dot::kernels! {
     "i16": 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
     dw: 16 x [1 2 3 4 5 6 7];
 }
+
+#[cfg(feature = "avx2")]
+crate::generic::dot::kernels! {
+    mod of_bytes: crate::Isa::Avx2, #[target_feature(enable = "avx2,avxvnni,fma")], Bytes in Bytes8;
+    "u8": 8 x [1 2 3 4 5 6], 16 x [1 2 3 4 5 6];
+    dw: 16 x [1 2 3 4 5 6 7];
+}

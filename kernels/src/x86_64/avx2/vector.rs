@@ -390,35 +390,52 @@ crate::x86_64::dot_products!(Pairs8: 8 by epi32, |units, scalars, sums| {
     _mm256_add_epi32(sums, _mm256_madd_epi16(units, scalars))
 });
 
+/// 8 units of four bytes, or 8 sums of 32 bits. Units are signed, scalars are not.
 #[cfg(feature = "avx2")]
-impl UnitSums for Pairs8 {
-    const PACKS: bool = true;
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes8(__m256i);
 
-    #[inline(always)]
-    unsafe fn store_bytes<const SIGNED: bool>(sums: [Self; 4], scale: *const f32, zero: i32, y: [*mut u8; 4]) {
-        // SAFETY: a vector is the proof of the ISA, and the caller's promise of memory.
-        unsafe {
-            let (scale, most) = (_mm256_loadu_ps(scale), _mm256_set1_ps(MOST_INTEGER));
-            let mut rounded = [sums[0].0; 4];
-            for i in 0..4 {
-                let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[i].0), scale);
-                rounded[i] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, most));
-            }
-            let [a, b, c, d] = rounded;
-            let zero = _mm256_set1_epi16(zero as i16);
-            let low = _mm256_adds_epi16(_mm256_packs_epi32(a, b), zero);
-            let high = _mm256_adds_epi16(_mm256_packs_epi32(c, d), zero);
-            let bytes = if SIGNED { _mm256_packs_epi16(low, high) } else { _mm256_packus_epi16(low, high) };
-            // Packing has the halves of all vectors side by side.
-            let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-            let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
-            for (half, y) in halves.into_iter().zip([[y[0], y[1]], [y[2], y[3]]]) {
-                _mm_storel_epi64(y[0].cast(), half);
-                _mm_storeh_pd(y[1].cast(), _mm_castsi128_pd(half));
+#[cfg(feature = "avx2")]
+crate::x86_64::dot_products!(Bytes8: 8 by epi32, |units, scalars, sums| _mm256_dpbusd_avx_epi32(sums, scalars, units));
+
+/// Implements [`UnitSums`].
+#[cfg(feature = "avx2")]
+macro_rules! unit_sums {
+    ($name:ident) => {
+        impl UnitSums for $name {
+            const PACKS: bool = true;
+
+            #[inline(always)]
+            unsafe fn store_bytes<const SIGNED: bool>(sums: [Self; 4], scale: *const f32, zero: i32, y: [*mut u8; 4]) {
+                // SAFETY: a vector is the proof of the ISA, and the caller's promise of memory.
+                unsafe {
+                    let (scale, most) = (_mm256_loadu_ps(scale), _mm256_set1_ps(MOST_INTEGER));
+                    let mut rounded = [sums[0].0; 4];
+                    for i in 0..4 {
+                        let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[i].0), scale);
+                        rounded[i] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, most));
+                    }
+                    let [a, b, c, d] = rounded;
+                    let zero = _mm256_set1_epi16(zero as i16);
+                    let low = _mm256_adds_epi16(_mm256_packs_epi32(a, b), zero);
+                    let high = _mm256_adds_epi16(_mm256_packs_epi32(c, d), zero);
+                    let bytes = if SIGNED { _mm256_packs_epi16(low, high) } else { _mm256_packus_epi16(low, high) };
+                    // Packing has the halves of all vectors side by side.
+                    let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+                    let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
+                    for (half, y) in halves.into_iter().zip([[y[0], y[1]], [y[2], y[3]]]) {
+                        _mm_storel_epi64(y[0].cast(), half);
+                        _mm_storeh_pd(y[1].cast(), _mm_castsi128_pd(half));
+                    }
+                }
             }
         }
-    }
+    };
 }
+#[cfg(feature = "avx2")]
+unit_sums!(Pairs8);
+#[cfg(feature = "avx2")]
+unit_sums!(Bytes8);
 
 /// The operations on sums of 32 bits.
 #[cfg(feature = "avx2")]
