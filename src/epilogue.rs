@@ -37,6 +37,12 @@ pub enum Activation {
     Sigmoid,
     /// The hyperbolic tangent.
     Tanh,
+    /// `x` times the normal distribution at x: `x / 2 * (1 + erf(x / sqrt(2)))`, ONNX's Gelu.
+    Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, ONNX's Gelu with `approximate` of `tanh`.
+    GeluTanh,
+    /// `x * tanh(ln(1 + e^x))`.
+    Mish,
 }
 
 impl Activation {
@@ -62,6 +68,9 @@ impl Activation {
             Self::Silu => activation::Activation::Silu,
             Self::Sigmoid => activation::Activation::Sigmoid,
             Self::Tanh => activation::Activation::Tanh,
+            Self::Gelu => activation::Activation::Gelu,
+            Self::GeluTanh => activation::Activation::GeluTanh,
+            Self::Mish => activation::Activation::Mish,
         }
     }
 }

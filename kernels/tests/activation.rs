@@ -10,8 +10,14 @@ fn sigmoid(x: f64) -> f64 {
     if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
 }
 
+fn mish(x: f64) -> f64 {
+    let power = x.min(300.0).exp();
+    let n = power * (power + 2.0);
+    x * (n / (n + 2.0))
+}
+
 /// Every activation, with its definition.
-fn activations<T: Real>() -> [(Activation<T>, Definition); 8] {
+fn activations<T: Real>() -> [(Activation<T>, Definition); 11] {
     let real = T::from_f64;
     [
         (Activation::IDENTITY, |x| x),
@@ -22,6 +28,9 @@ fn activations<T: Real>() -> [(Activation<T>, Definition); 8] {
         (Activation::Silu, |x| x * sigmoid(x)),
         (Activation::Sigmoid, sigmoid),
         (Activation::Tanh, f64::tanh),
+        (Activation::Gelu, |x| x * 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)),
+        (Activation::GeluTanh, |x| x * sigmoid((8.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x))),
+        (Activation::Mish, mish),
     ]
 }
 
@@ -55,6 +64,8 @@ fn errors_are_as_stated<T: Real>(isa: Isa) {
             Activation::HardSwish => 2.0,
             Activation::Sigmoid => 5.0,
             Activation::Silu | Activation::Tanh => 7.0,
+            Activation::Gelu | Activation::GeluTanh => 6.0,
+            Activation::Mish => 12.0,
         };
         let mut y = x.clone();
         activation_kernel(isa, activation).values(&mut y);
@@ -63,7 +74,8 @@ fn errors_are_as_stated<T: Real>(isa: Isa) {
             let (relative, tiny) = match activation {
                 // x / 6 + 1/2 has terms below 1, whose errors x magnifies.
                 Activation::HardSwish => (want.abs() + x.abs(), 0.0),
-                Activation::Silu => (want.abs(), 2.0 * x.abs().max(1.0)),
+                Activation::Silu | Activation::Mish => (want.abs(), 2.0 * x.abs().max(1.0)),
+                Activation::Gelu | Activation::GeluTanh => (x.abs(), 2.0 * x.abs().max(1.0)),
                 _ => (want.abs(), 2.0),
             };
             let bound = units * T::UNIT_ROUNDOFF * relative + tiny * half_unit::<T>();

@@ -127,7 +127,7 @@ pub fn is_short() -> bool {
 }
 
 /// Every activation, with parameters that make each of its branches matter for values around 1.
-pub const ACTIVATIONS: [Activation; 9] = [
+pub const ACTIVATIONS: [Activation; 12] = [
     Activation::None,
     Activation::Relu,
     Activation::Clip { min: -0.75, max: 1.25 },
@@ -137,6 +137,9 @@ pub const ACTIVATIONS: [Activation; 9] = [
     Activation::Silu,
     Activation::Sigmoid,
     Activation::Tanh,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::Mish,
 ];
 
 /// Calls a generic function once for each element type.

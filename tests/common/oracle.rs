@@ -105,6 +105,11 @@ pub fn apply(activation: Activation, x: f64) -> f64 {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::Tanh => x.tanh(),
+        Activation::Gelu => x / 2.0 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
+        Activation::GeluTanh => {
+            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+        }
+        Activation::Mish => x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         _ => panic!("tests/common/oracle.rs: say what {activation:?} is"),
     }
 }
@@ -114,7 +119,7 @@ fn slope(activation: Activation) -> f64 {
     match activation {
         Activation::LeakyRelu { alpha } => f64::from(alpha).abs().max(1.0),
         Activation::HardSwish => 1.5,
-        Activation::Silu => 1.1,
+        Activation::Silu | Activation::Gelu | Activation::GeluTanh | Activation::Mish => 1.2,
         _ => 1.0,
     }
 }
@@ -129,6 +134,8 @@ fn own_error(activation: Activation, x: f64) -> f64 {
         Activation::HardSwish => 4.0 * (value + x.abs()),
         // An exponential with an error of 4 units, an addition, and a division.
         Activation::Silu | Activation::Sigmoid | Activation::Tanh => 8.0 * value,
+        Activation::Mish => 13.0 * value,
+        Activation::Gelu | Activation::GeluTanh => 7.0 * x.abs(),
         _ => 0.0,
     }
 }

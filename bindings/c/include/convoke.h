@@ -217,6 +217,18 @@ enum convoke_activation
      * The hyperbolic tangent.
      */
     CONVOKE_ACTIVATION_TANH = 7,
+    /**
+     * y / 2 * (1 + erf(y / sqrt(2))).
+     */
+    CONVOKE_ACTIVATION_GELU = 8,
+    /**
+     * y / 2 * (1 + tanh(sqrt(2 / pi) * (y + 0.044715 y^3))).
+     */
+    CONVOKE_ACTIVATION_GELU_TANH = 9,
+    /**
+     * y * tanh(log(1 + exp(y))).
+     */
+    CONVOKE_ACTIVATION_MISH = 10,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

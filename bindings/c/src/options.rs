@@ -44,6 +44,12 @@ pub enum Activation {
     Sigmoid = 6,
     /// The hyperbolic tangent.
     Tanh = 7,
+    /// y / 2 * (1 + erf(y / sqrt(2))).
+    Gelu = 8,
+    /// y / 2 * (1 + tanh(sqrt(2 / pi) * (y + 0.044715 y^3))).
+    GeluTanh = 9,
+    /// y * tanh(log(1 + exp(y))).
+    Mish = 10,
 }
 
 /// The order of a tensor's elements in memory. Its shape has ONNX's order, (N, C, D1, D2, ...), in
@@ -175,6 +181,9 @@ impl PlanOptions {
             (Activation::Silu, convoke::Activation::Silu),
             (Activation::Sigmoid, convoke::Activation::Sigmoid),
             (Activation::Tanh, convoke::Activation::Tanh),
+            (Activation::Gelu, convoke::Activation::Gelu),
+            (Activation::GeluTanh, convoke::Activation::GeluTanh),
+            (Activation::Mish, convoke::Activation::Mish),
         ];
         match all.into_iter().find(|(number, _)| *number as u32 == self.activation) {
             Some((_, activation)) => Ok(activation),

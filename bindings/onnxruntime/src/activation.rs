@@ -4,58 +4,93 @@
 use convoke::{Activation, DType, bf16, f16};
 
 use crate::api::Result;
-use crate::graph::{Node, Reasoned, Value};
+use crate::graph::{Attributes, Node, Reasoned, Value};
 
 /// Nodes of an activation, at most. A hard-swish has five.
 const MOST_NODES: usize = 8;
 
 /// A Swish of optimised models.
 const QUICK_GELU: &str = "com.microsoft.QuickGelu";
+/// Gelu with a hyperbolic tangent in place of the error function: ONNX's with an attribute, and an operator of optimised
+/// models.
+pub(crate) const GELU_TANH: &str = "com.microsoft.FastGelu";
 /// The reason why a function of one value stays apart.
 pub(crate) const NO_SUCH: &str = "no layer has such an activation";
 
-/// A function of one number: a polynomial in each interval, times a factor.
+/// A function of one number: in each interval a polynomial, plus another one times a curve.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Function {
-    factor: Factor,
+    /// `None` if nothing is multiplied by one.
+    curve: Option<Curve>,
     /// In the order of their intervals, which cover all numbers.
     pieces: Vec<Piece>,
 }
 
+/// A function of a polynomial of the number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Curve {
+    shape: Shape,
+    of: Terms,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Factor {
-    One,
+enum Shape {
+    Erf,
     Sigmoid,
+    Softplus,
     Tanh,
+    TanhOfSoftplus,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Piece {
     /// Where its interval begins. It ends where the next one begins.
     from: f64,
-    terms: Terms,
+    plain: Terms,
+    /// What the curve is multiplied by.
+    times: Terms,
 }
 
-/// Of the powers 0, 1 and 2.
-type Terms = [f64; 3];
+/// A polynomial: the factors of the powers 0 to 3.
+type Terms = [f64; 4];
+
+const NOTHING: Terms = [0.0; 4];
 
 impl Function {
     /// The number itself.
     pub(crate) fn identity() -> Self {
-        Self::of_terms([0.0, 1.0, 0.0])
+        Self::of_terms([0.0, 1.0, 0.0, 0.0])
     }
 
-    fn of_terms(terms: Terms) -> Self {
-        Self { factor: Factor::One, pieces: vec![Piece { from: f64::NEG_INFINITY, terms }] }
+    fn of_terms(plain: Terms) -> Self {
+        Self { curve: None, pieces: vec![Piece { from: f64::NEG_INFINITY, plain, times: NOTHING }] }
     }
 
     fn constant(value: f64) -> Self {
-        Self::of_terms([value, 0.0, 0.0])
+        Self::of_terms([value, 0.0, 0.0, 0.0])
+    }
+
+    fn as_polynomial(&self) -> Option<Terms> {
+        let &[Piece { plain, times: NOTHING, .. }] = &self.pieces[..] else { return None };
+        Some(plain)
     }
 
     fn as_constant(&self) -> Option<f64> {
-        let &[Piece { terms: [value, 0.0, 0.0], .. }] = &self.pieces[..] else { return None };
-        (self.factor == Factor::One).then_some(value)
+        let [value, 0.0, 0.0, 0.0] = self.as_polynomial()? else { return None };
+        Some(value)
+    }
+
+    /// A curve of this function.
+    fn curved(&self, shape: Shape) -> Option<Self> {
+        let curve = |shape, of| Self {
+            curve: Some(Curve { shape, of }),
+            pieces: vec![Piece { from: f64::NEG_INFINITY, plain: NOTHING, times: [1.0, 0.0, 0.0, 0.0] }],
+        };
+        if let Some(of) = self.as_polynomial() {
+            return Some(curve(shape, of));
+        }
+        let of = self.curve.filter(|inner| inner.shape == Shape::Softplus && shape == Shape::Tanh)?.of;
+        (*self == curve(Shape::Softplus, of)).then(|| curve(Shape::TanhOfSoftplus, of))
     }
 
     /// What an operator computes of its inputs and, behind them, its attributes. `None` if that is no
@@ -68,6 +103,11 @@ impl Function {
             ("Min", [first, rest @ ..]) => rest.iter().try_fold(first.clone(), |least, next| least.min(next)),
             ("Sub", [one, other]) => one.plus(&other.negated()),
             ("Div", [one, other]) => one.scaled(1.0 / other.as_constant()?),
+            ("Pow", [x, power]) => match power.as_constant()? {
+                2.0 => x.times(x),
+                3.0 => x.times(x)?.times(x),
+                _ => None,
+            },
             ("Identity", [x]) => Some(x.clone()),
             ("Neg", [x]) => Some(x.negated()),
             ("Abs", [x]) => x.max(&x.negated()),
@@ -79,19 +119,32 @@ impl Function {
             }
             ("HardSigmoid", [x, alpha, beta]) => x.times(alpha)?.plus(beta)?.clamped(0.0, 1.0),
             ("HardSwish", [x]) => x.times(&x.scaled(1.0 / 6.0)?.plus(&Self::constant(0.5))?.clamped(0.0, 1.0)?),
-            ("Swish" | QUICK_GELU, [x, alpha]) if alpha.as_constant() == Some(1.0) => {
-                x.times(&Self::of("Sigmoid", &operands[..1])?)
+            ("Swish" | QUICK_GELU, [x, alpha]) => x.times(&x.times(alpha)?.curved(Shape::Sigmoid)?),
+            ("Mish", [x]) => x.times(&x.curved(Shape::Softplus)?.curved(Shape::Tanh)?),
+            ("Gelu" | "com.microsoft.Gelu", [x]) => {
+                x.gated(&x.scaled(std::f64::consts::FRAC_1_SQRT_2)?.curved(Shape::Erf)?)
             }
-            ("Sigmoid", [x]) if *x == Self::identity() => Some(Self { factor: Factor::Sigmoid, ..Self::constant(1.0) }),
-            ("Tanh", [x]) if *x == Self::identity() => Some(Self { factor: Factor::Tanh, ..Self::constant(1.0) }),
+            (GELU_TANH, [x]) => {
+                let sum = x.times(x)?.times(x)?.scaled(0.044_715)?.plus(x)?;
+                x.gated(&sum.scaled((2.0 / std::f64::consts::PI).sqrt())?.curved(Shape::Tanh)?)
+            }
+            ("Erf", [x]) => x.curved(Shape::Erf),
+            ("Sigmoid", [x]) => x.curved(Shape::Sigmoid),
+            ("Softplus", [x]) => x.curved(Shape::Softplus),
+            ("Tanh", [x]) => x.curved(Shape::Tanh),
             _ => None,
         }
     }
 
+    /// Half of the number times one more than the gate, which goes from -1 to 1.
+    fn gated(&self, gate: &Self) -> Option<Self> {
+        self.times(&gate.plus(&Self::constant(1.0))?)?.scaled(0.5)
+    }
+
     /// The activation that is this function, with constants as the element type rounds them.
     pub(crate) fn activation(&self, dtype: DType) -> Option<Activation> {
-        let [first, last] = [self.pieces.first()?.terms, self.pieces.last()?.terms];
-        let bound = |terms: Terms, open: f32| if terms[1..] == [0.0, 0.0] { exact(terms[0]) } else { open };
+        let [first, last] = [self.pieces.first()?.plain, self.pieces.last()?.plain];
+        let bound = |terms: Terms, open: f32| if terms[1..] == NOTHING[1..] { exact(terms[0]) } else { open };
         let (min, max) = (bound(first, f32::NEG_INFINITY), bound(last, f32::INFINITY));
         let alpha = exact(first[1]);
         let activations = [
@@ -103,6 +156,9 @@ impl Function {
             (Activation::Silu, "Swish", vec![1.0]),
             (Activation::Sigmoid, "Sigmoid", vec![]),
             (Activation::Tanh, "Tanh", vec![]),
+            (Activation::Gelu, "Gelu", vec![]),
+            (Activation::GeluTanh, GELU_TANH, vec![]),
+            (Activation::Mish, "Mish", vec![]),
         ];
         let is_this = |op, numbers: &[f32]| {
             Self::of(op, &of_identity(numbers)).is_some_and(|function| self.is_near(&function, tolerance(dtype)))
@@ -115,47 +171,58 @@ impl Function {
         if let Some(activation) = self.activation(dtype) {
             return Some(Scaled { factor: 1.0, shift: 0.0, activation });
         }
-        let &[Piece { terms: first, .. }, Piece { terms: [shift, factor, 0.0], .. }, Piece { terms: last, .. }] =
+        let &[Piece { plain: first, .. }, Piece { plain: [shift, factor, 0.0, 0.0], .. }, Piece { plain: last, .. }] =
             &self.pieces[..]
         else {
             return None;
         };
         // Of a factor that was rounded, as 1/6, a bound is none of an f32.
         let rounded = |value: f64| if dtype == DType::F64 { exact(value) } else { value as f32 };
-        let [Some(one), Some(other)] = [first, last].map(|terms| (terms[1..] == [0.0; 2]).then(|| rounded(terms[0])))
+        let [Some(one), Some(other)] =
+            [first, last].map(|terms| (terms[1..] == NOTHING[1..]).then(|| rounded(terms[0])))
         else {
             return None;
         };
         let (min, max) = if factor > 0.0 { (one, other) } else { (other, one) };
-        let is_clip = self.factor == Factor::One && factor != 0.0 && min <= max;
+        let is_clip = self.curve.is_none() && factor != 0.0 && min <= max;
         is_clip.then_some(Scaled { factor, shift, activation: Activation::Clip { min, max } })
     }
 
     fn is_near(&self, other: &Self, tolerance: f64) -> bool {
         let near = |one: f64, other: f64| one == other || (one - other).abs() <= tolerance * other.abs();
-        let near = |(one, other): (&Piece, &Piece)| {
-            near(one.from, other.from) && one.terms.iter().zip(other.terms).all(|(one, other)| near(*one, other))
+        let are_near = |one: Terms, other: Terms| one.into_iter().zip(other).all(|(one, other)| near(one, other));
+        let is_same_curve = match (self.curve, other.curve) {
+            (Some(one), Some(other)) => one.shape == other.shape && are_near(one.of, other.of),
+            (one, other) => one == other,
         };
-        self.factor == other.factor
+        let mut pieces = self.pieces.iter().zip(&other.pieces);
+        is_same_curve
             && self.pieces.len() == other.pieces.len()
-            && self.pieces.iter().zip(&other.pieces).all(near)
+            && pieces.all(|(one, other)| {
+                near(one.from, other.from) && are_near(one.plain, other.plain) && are_near(one.times, other.times)
+            })
     }
 
     fn plus(&self, other: &Self) -> Option<Self> {
-        // Of a number that is added to a far larger one, digits are lost: that may be what is wanted.
-        let keeps_digits = |[shift, slope, _]: &Terms| *slope == 0.0 || shift.abs() <= slope.abs() * 1024.0;
-        let sum = |one: Terms, other: Terms| Some(std::array::from_fn(|i| one[i] + other[i])).filter(keeps_digits);
-        if self.factor == other.factor { self.combined(other, self.factor, sum) } else { None }
+        self.combined(other, |one, other| {
+            let sum = |one: Terms, other: Terms| std::array::from_fn(|i| one[i] + other[i]);
+            let (plain, times): (Terms, Terms) = (sum(one.plain, other.plain), sum(one.times, other.times));
+            // Of a number that is added to a far larger one, digits are lost: that may be what is wanted.
+            let size = |terms: &[f64]| terms.iter().map(|term| term.abs()).sum::<f64>();
+            let keeps_digits = |shift: f64, rest: f64| rest == 0.0 || shift.abs() <= rest * 1024.0;
+            let keeps = keeps_digits(plain[0], size(&plain[1..]) + size(&times));
+            (keeps && keeps_digits(times[0], size(&times[1..]))).then_some((plain, times))
+        })
     }
 
     fn times(&self, other: &Self) -> Option<Self> {
-        let factor = match (self.factor, other.factor) {
-            (Factor::One, factor) | (factor, Factor::One) => factor,
-            _ => return None,
-        };
-        self.combined(other, factor, |[a, b, c], [d, e, f]| {
-            let is_cubic = (b != 0.0 && f != 0.0) || (c != 0.0 && (e != 0.0 || f != 0.0));
-            (!is_cubic).then_some([a * d, a * e + b * d, a * f + b * e + c * d])
+        if self.curve.is_some() && other.curve.is_some() {
+            return None;
+        }
+        self.combined(other, |one, other| {
+            let curved =
+                if one.times == NOTHING { product(one.plain, other.times) } else { product(one.times, other.plain) };
+            Some((product(one.plain, other.plain)?, curved?))
         })
     }
 
@@ -164,8 +231,13 @@ impl Function {
     }
 
     fn negated(&self) -> Self {
-        let pieces = self.pieces.iter().map(|piece| Piece { terms: piece.terms.map(|term| -term), ..*piece });
-        Self { factor: self.factor, pieces: pieces.collect() }
+        let negated = |terms: Terms| terms.map(|term| -term);
+        let pieces = self.pieces.iter().map(|piece| Piece {
+            plain: negated(piece.plain),
+            times: negated(piece.times),
+            ..*piece
+        });
+        Self { curve: self.curve, pieces: pieces.collect() }
     }
 
     fn clamped(&self, least: f64, most: f64) -> Option<Self> {
@@ -177,49 +249,71 @@ impl Function {
     }
 
     fn max(&self, other: &Self) -> Option<Self> {
+        if self.curve.is_some() || other.curve.is_some() {
+            return None;
+        }
         let mut pieces = Vec::new();
-        for (from, to, one, other) in self.intervals(other) {
-            let [difference, slope, 0.0] = std::array::from_fn(|i| one[i] - other[i]) else { return None };
+        for (to, one, other) in self.intervals(other) {
+            let [difference, slope, 0.0, 0.0] = std::array::from_fn(|i| one.plain[i] - other.plain[i]) else {
+                return None;
+            };
             // Which is the larger one in front of the point where they are equal, and behind it.
             let (equal, larger) = match () {
                 () if slope > 0.0 => (-difference / slope, [other, one]),
                 () if slope < 0.0 => (-difference / slope, [one, other]),
-                () if difference < 0.0 => (from, [other; 2]),
-                () => (from, [one; 2]),
+                () if difference < 0.0 => (one.from, [other; 2]),
+                () => (one.from, [one; 2]),
             };
-            let equal = equal.max(from);
-            pieces.extend((from < equal).then_some(Piece { from, terms: larger[0] }));
-            pieces.extend((equal < to).then_some(Piece { from: equal, terms: larger[1] }));
+            let equal = equal.max(one.from);
+            pieces.extend((one.from < equal).then_some(larger[0]));
+            pieces.extend((equal < to).then_some(Piece { from: equal, ..larger[1] }));
         }
-        let are_plain = [self, other].iter().all(|function| function.factor == Factor::One);
-        if are_plain { Self::normal(Factor::One, pieces) } else { None }
+        Self::normal(None, pieces)
     }
 
-    /// The terms of each interval combined with those of the other function.
-    fn combined(&self, other: &Self, factor: Factor, combine: impl Fn(Terms, Terms) -> Option<Terms>) -> Option<Self> {
-        let pieces =
-            self.intervals(other).map(|(from, _, one, other)| Some(Piece { from, terms: combine(one, other)? }));
-        Self::normal(factor, pieces.collect::<Option<_>>()?)
+    /// The polynomials of each interval combined with those of the other function. There is one curve at most.
+    fn combined(&self, other: &Self, combine: impl Fn(Piece, Piece) -> Option<(Terms, Terms)>) -> Option<Self> {
+        if self.curve.is_some() && other.curve.is_some() && self.curve != other.curve {
+            return None;
+        }
+        let pieces = self.intervals(other).map(|(_, one, other)| {
+            let (plain, times) = combine(one, other)?;
+            Some(Piece { from: one.from, plain, times })
+        });
+        Self::normal(self.curve.or(other.curve), pieces.collect::<Option<_>>()?)
     }
 
-    /// Each interval in which both are one polynomial, and these.
-    fn intervals(&self, other: &Self) -> impl Iterator<Item = (f64, f64, Terms, Terms)> {
+    /// Each interval in which both have the same polynomials: where it ends, and the part of each function.
+    fn intervals(&self, other: &Self) -> impl Iterator<Item = (f64, Piece, Piece)> {
         let mut bounds: Vec<f64> = self.pieces.iter().chain(&other.pieces).map(|piece| piece.from).collect();
         bounds.sort_by(f64::total_cmp);
         bounds.dedup();
         let ends: Vec<f64> = bounds.iter().skip(1).copied().chain([f64::INFINITY]).collect();
-        let terms = |function: &Self, at: f64| {
-            let known = function.pieces.iter().rev().find(|piece| piece.from <= at);
-            known.expect("the first interval begins at minus infinity").terms
+        let part = |function: &Self, from: f64| {
+            let known = function.pieces.iter().rev().find(|piece| piece.from <= from);
+            Piece { from, ..*known.expect("the first interval begins at minus infinity") }
         };
-        bounds.into_iter().zip(ends).map(move |(from, to)| (from, to, terms(self, from), terms(other, from)))
+        bounds.into_iter().zip(ends).map(move |(from, to)| (to, part(self, from), part(other, from)))
     }
 
-    /// Without bounds between equal pieces.
-    fn normal(factor: Factor, mut pieces: Vec<Piece>) -> Option<Self> {
-        pieces.dedup_by_key(|piece| piece.terms);
-        pieces.iter().flat_map(|piece| piece.terms).all(f64::is_finite).then_some(Self { factor, pieces })
+    /// Without bounds between equal pieces, and without a curve that nothing is multiplied by.
+    fn normal(curve: Option<Curve>, mut pieces: Vec<Piece>) -> Option<Self> {
+        pieces.dedup_by_key(|piece| (piece.plain, piece.times));
+        let curve = curve.filter(|_| pieces.iter().any(|piece| piece.times != NOTHING));
+        let is_finite = pieces.iter().flat_map(|piece| [piece.plain, piece.times]).flatten().all(f64::is_finite);
+        is_finite.then_some(Self { curve, pieces })
     }
+}
+
+/// The product of two polynomials, if it has no higher power than a polynomial may have.
+fn product(one: Terms, other: Terms) -> Option<Terms> {
+    let mut product = NOTHING;
+    for (i, a) in one.into_iter().enumerate().filter(|(_, a)| *a != 0.0) {
+        for (j, b) in other.into_iter().enumerate().filter(|(_, b)| *b != 0.0) {
+            *product.get_mut(i + j)? += a * b;
+        }
+    }
+    Some(product)
 }
 
 /// The number itself and constants, as operands.
@@ -373,7 +467,12 @@ fn function_of<'g>(
         QUICK_GELU => operands.push(float("alpha", 1.702)),
         _ => {}
     }
-    Ok(Some(Function::of(&op, &operands).ok_or_else(|| NO_SUCH.into())))
+    Ok(Some(Function::of(kind_of(&op, &attributes), &operands).ok_or_else(|| NO_SUCH.into())))
+}
+
+/// The operator that is this one with its attributes.
+pub(crate) fn kind_of<'a>(op: &'a str, attributes: &Attributes) -> &'a str {
+    if op == "Gelu" && attributes.string("approximate") == Some("tanh") { GELU_TANH } else { op }
 }
 
 /// Whether activations are made of this operator, or one is.
@@ -382,18 +481,14 @@ pub(crate) fn is_part(op: &str) -> bool {
     matches!(
         op,
         "Abs" | "Add" | "Clip" | "Div" | "HardSigmoid" | "HardSwish" | "Identity" | "LeakyRelu" | "Max" | "Min" | "Mul"
-            | "Neg" | "PRelu" | "Relu" | "Sigmoid" | "Sub" | "Sum" | "Swish" | "Tanh" | QUICK_GELU
+            | "Neg" | "PRelu" | "Pow" | "Relu" | "Sigmoid" | "Softplus" | "Sub" | "Sum" | "Swish" | "Tanh" | QUICK_GELU
+            | "Erf" | "Gelu" | "Mish" | "com.microsoft.Gelu" | GELU_TANH
     )
 }
 
 /// Whether it is an activation that no layer has, whichever its numbers are.
-#[rustfmt::skip]
 fn is_lacking(op: &str) -> bool {
-    matches!(
-        op,
-        "Celu" | "Elu" | "Erf" | "Gelu" | "Mish" | "Selu" | "Softplus" | "Softsign" | "ThresholdedRelu"
-            | "com.microsoft.Gelu"
-    )
+    matches!(op, "Celu" | "Elu" | "Selu" | "Softsign" | "ThresholdedRelu")
 }
 
 /// A known value, or a constant number that leaves the shape of one as it is.
@@ -429,13 +524,20 @@ mod tests {
 
     impl Function {
         fn at(&self, x: f64) -> f64 {
-            let [c, b, a] = self.pieces.iter().rev().find(|piece| piece.from <= x).unwrap().terms;
-            let factor = match self.factor {
-                Factor::One => 1.0,
-                Factor::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-                Factor::Tanh => x.tanh(),
-            };
-            (a * x * x + b * x + c) * factor
+            let value = |[d, c, b, a]: Terms| ((a * x + b) * x + c) * x + d;
+            let piece = self.pieces.iter().rev().find(|piece| piece.from <= x).unwrap();
+            let curve = self.curve.map_or(0.0, |curve| {
+                let of = value(curve.of);
+                let softplus = of.max(0.0) + (-of.abs()).exp().ln_1p();
+                match curve.shape {
+                    Shape::Erf => libm::erf(of),
+                    Shape::Sigmoid => 1.0 / (1.0 + (-of).exp()),
+                    Shape::Softplus => softplus,
+                    Shape::Tanh => of.tanh(),
+                    Shape::TanhOfSoftplus => softplus.tanh(),
+                }
+            });
+            value(piece.plain) + value(piece.times) * curve
         }
     }
 
@@ -462,6 +564,9 @@ mod tests {
             "Clip",
             "HardSigmoid",
             "Sigmoid",
+            "Softplus",
+            "Tanh",
+            "Erf",
         ];
         let mut sizes = [0; 8];
         for _ in 0..4000 {
@@ -472,7 +577,7 @@ mod tests {
             for _ in 0..12 {
                 let op = ops[next(ops.len())];
                 let count = match op {
-                    "Neg" | "Abs" | "Relu" | "Sigmoid" => 1,
+                    "Neg" | "Abs" | "Relu" | "Sigmoid" | "Softplus" | "Tanh" | "Erf" => 1,
                     "Clip" | "HardSigmoid" => 3,
                     _ => 2,
                 };
@@ -494,6 +599,9 @@ mod tests {
                         "LeakyRelu" => v[0].max(0.0) + v[0].min(0.0) * v[1],
                         "Clip" => v[0].max(v[1]).min(v[2]),
                         "HardSigmoid" => (v[0] * v[1] + v[2]).clamp(0.0, 1.0),
+                        "Softplus" => v[0].max(0.0) + (-v[0].abs()).exp().ln_1p(),
+                        "Tanh" => v[0].tanh(),
+                        "Erf" => libm::erf(v[0]),
                         _ => 1.0 / (1.0 + (-v[0]).exp()),
                     }
                 };

@@ -19,7 +19,7 @@ def normal(*shape):
 def model(nodes, constants, inputs=(), opset=22, outputs=("y",), x_shape=(2, 6, 9, 8)):
     """A graph from x, by nodes given as (operator, inputs, output, attributes)."""
     values = {"x": normal(*x_shape)} | dict(inputs)
-    domain = lambda op: "com.microsoft" if op in ("FusedConv", "QuickGelu") else ""
+    domain = lambda op: "com.microsoft" if op in ("FusedConv", "QuickGelu", "FastGelu") else ""
     made = [helper.make_node(op, ins.split(" "), [out], domain=domain(op), **attributes) for op, ins, out, attributes in nodes]
     graph = helper.make_graph(
         made,
@@ -43,7 +43,7 @@ def f(value):
 
 
 # Numbers of spelled-out activations.
-NUMBERS = {"zero": f(0), "six": f([6]), "sixth": f(1 / 6), "three": f([[[[3]]]]), "low": f(-0.5), "slope": f([0.3]), "half": f([0.5])}
+NUMBERS = {"zero": f(0), "six": f([6]), "sixth": f(1 / 6), "three": f([[[[3]]]]), "low": f(-0.5), "slope": f([0.3]), "half": f([0.5]), "one": f(1), "root": f(2**0.5), "part": f(0.5**0.5), "inner": f((2 / np.pi) ** 0.5), "cube": f(0.044715)}
 SHIFTED = ("Add", "c three", "s", {})
 RELU6 = ("Clip", "s zero six", "g", {})
 # Nodes behind CONV that together are one activation.
@@ -56,6 +56,14 @@ SPELLED = {
     "hardswish-of-a-sixth": [SHIFTED, ("Mul", "c sixth", "d", {}), RELU6, ("Mul", "d g", "y", {})],
     "hardsigmoid-swapped": [("HardSigmoid", "c", "s", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "s c", "y", {})],
     "quick-gelu": [("QuickGelu", "c", "y", {"alpha": 1.0})],
+    "gelu-torch": [("Div", "c root", "d", {}), ("Erf", "d", "e", {}), ("Add", "e one", "a", {}), ("Mul", "c a", "m", {}), ("Mul", "m half", "y", {})],
+    "gelu-half-first": [("Mul", "half c", "h", {}), ("Mul", "c part", "d", {}), ("Erf", "d", "e", {}), ("Add", "one e", "a", {}), ("Mul", "a h", "y", {})],
+    "gelu-tanh-pow": [
+        ("Pow", "c three", "p", {}), ("Mul", "p cube", "q", {}), ("Add", "c q", "s", {}), ("Mul", "s inner", "d", {}), ("Tanh", "d", "t", {}),
+        ("Add", "t one", "a", {}), ("Mul", "c half", "h", {}), ("Mul", "h a", "y", {}),
+    ],
+    "gelu-sum": [("Mul", "c part", "d", {}), ("Erf", "d", "e", {}), ("Mul", "e c", "m", {}), ("Add", "m c", "s", {}), ("Mul", "s half", "y", {})],
+    "mish-spelled": [("Softplus", "c", "s", {}), ("Tanh", "s", "t", {}), ("Mul", "c t", "y", {})],
     "leaky-max": [("Mul", "c slope", "m", {}), ("Max", "c m", "y", {})],
     "leaky-max-swapped": [("Mul", "slope c", "m", {}), ("Max", "m c", "y", {})],
     "leaky-max-of-leaky": [("LeakyRelu", "c", "l", {"alpha": 0.1}), ("Max", "l c", "y", {})],
@@ -106,6 +114,10 @@ FUSED = {
     "silu": ([CONV, ("Sigmoid", "c", "s", {}), ("Mul", "c s", "y", {})], W, {}),
     "silu-swapped": ([CONV, ("Sigmoid", "c", "s", {}), ("Mul", "s c", "y", {})], W, {}),
     "swish": ([CONV, ("Swish", "c", "y", {})], W, {}),
+    "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}),
+    "gelu-tanh": ([CONV, ("Gelu", "c", "y", {"approximate": "tanh"})], W, {}),
+    "gelu-fast": ([CONV, ("FastGelu", "c", "y", {})], W, {}),
+    "mish": ([CONV, ("Mish", "c", "y", {})], W, {}),
     "hardsigmoid": ([CONV, ("HardSigmoid", "c", "y", {"alpha": 1 / 6, "beta": 0.5})], W, {}),
     "hardsigmoid-falling": ([CONV, ("HardSigmoid", "c", "y", {"alpha": -0.4, "beta": 0.1})], W, {}),
     "hardsigmoid-spelled": ([CONV, SHIFTED, RELU6, ("Mul", "g sixth", "y", {})], W | NUMBERS, {}),
@@ -198,7 +210,7 @@ def test_nodes_become_one_layer_in_other_types(name, code, kind, tolerance):
     # Factors are not folded into short weights. The largest double, which a bound that is left out
     # stands for, is no float.
     scaled = {"BatchNormalization", "Mul"} & set(ops[:2]) or ops[1:] == ["HardSigmoid"]
-    alone = (bool(scaled) and "Max" not in ops) if kind is np.float16 else name == "clip-above"
+    alone = (bool(scaled) and not {"Max", "Erf"} & set(ops)) if kind is np.float16 else name == "clip-above"
     layer = ops[:1] if alone else sorted(ops)
     assert [sorted(layer) for layer in result.layers] == ([] if layer == ["BatchNormalization"] and alone else [layer])
     assert all(output.dtype == kind for output in result.outputs)
@@ -252,7 +264,9 @@ APART = {
     "rounded": ([CONV, ("Relu", "c", "r", {}), ("Add", "r k", "a", {}), ("Sub", "a k", "y", {})], W | {"k": f(2**23)}, {}, ["Conv", "Relu"]),
     "quick-gelu-default": ([CONV, ("QuickGelu", "c", "y", {})], W, {}, ["Conv"]),
     "elu": ([CONV, ("Elu", "c", "y", {})], W, {}, ["Conv"]),
-    "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}, ["Conv"]),
+    "softplus": ([CONV, ("Softplus", "c", "y", {})], W, {}, ["Conv"]),
+    "gelu-of-another-root": ([CONV, *[("Div", "c six", "d", {}), *SPELLED["gelu-torch"][1:]]], W | NUMBERS, {}, ["Conv"]),
+    "fast-gelu-of-a-bias": ([CONV, ("FastGelu", "c k", "y", {})], W | {"k": normal(8)}, {}, ["Conv"]),
     "norm-of-inputs": ([CONV, ("BatchNormalization", "c scale shift mean v", "y", {})], W | NORM, {"v": NORM["var"]}, ["Conv"]),
     "mul-of-columns": ([CONV, ("Mul", "c m", "y", {})], W | {"m": normal(8)}, {}, ["Conv"]),
     "mul-to-more-channels": ([("Conv", "x w1", "c", {}), ("Mul", "c m", "y", {})], {"w1": normal(1, 6, 3, 3), "m": normal(1, 5, 1, 1)}, {}, ["Conv"]),
@@ -296,7 +310,7 @@ REASONS = {
     "hardswish-read-within": ("Mul", NO_SUCH, 2),
     "hardswish-read-by-nobody": ("Mul", ELSEWHERE, 2),
     "hardswish-of-another-value": None,
-    "sigmoid-of-another-slope": ("Mul", ELSEWHERE, 2),
+    "sigmoid-of-another-slope": ("Mul", NO_SUCH, 2),
     "max-of-tensors": ("Max", "r is not one constant number"),
     "min-of-channels": ("Min", "k is not one constant number"),
     "min-of-more-axes": ("Min", "k is not one constant number"),
@@ -304,7 +318,9 @@ REASONS = {
     "rounded": None,
     "quick-gelu-default": ("com.microsoft.QuickGelu", NO_SUCH),
     "elu": ("Elu", NO_SUCH),
-    "gelu": ("Gelu", NO_SUCH),
+    "softplus": ("Softplus", NO_SUCH),
+    "gelu-of-another-root": ("Mul", NO_SUCH, 2),
+    "fast-gelu-of-a-bias": ("com.microsoft.FastGelu", "k is not one constant number"),
     "norm-of-inputs": ("BatchNormalization", "v is not constant"),
     "mul-of-columns": ("Mul", "m of shape [8] has not one number for each channel"),
     "mul-to-more-channels": ("Mul", "W cannot take its numbers: there are others than one for each channel"),

@@ -143,7 +143,8 @@ fn layout_of(py: Python<'_>, op: &str, name: &str, axes: usize) -> PyResult<Layo
 }
 
 /// How the message about an unknown activation ends.
-const ACTIVATIONS: &str = "is none of relu, hard_swish, silu, sigmoid, tanh, (clip, least, most), (leaky_relu, slope)";
+const ACTIVATIONS: &str =
+    "is none of relu, hard_swish, silu, sigmoid, tanh, gelu, gelu_tanh, mish, (clip, least, most), (leaky_relu, slope)";
 
 /// An activation, or the rule that its name or its parameters break.
 fn activation_of(name: &str, parameters: &[f64]) -> Result<Activation, &'static str> {
@@ -159,6 +160,9 @@ fn activation_of(name: &str, parameters: &[f64]) -> Result<Activation, &'static 
         ("silu", []) => Activation::Silu,
         ("sigmoid", []) => Activation::Sigmoid,
         ("tanh", []) => Activation::Tanh,
+        ("gelu", []) => Activation::Gelu,
+        ("gelu_tanh", []) => Activation::GeluTanh,
+        ("mish", []) => Activation::Mish,
         _ => return Err(ACTIVATIONS),
     })
 }

@@ -1,6 +1,7 @@
 """Results: against onnxruntime, the package onnx, and ONNX's own vectors."""
 
 import glob
+import math
 import os
 
 import convoke
@@ -110,6 +111,9 @@ ACTIVATIONS = {
     "silu": lambda v: v / (1 + np.exp(-v)),
     "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
     "tanh": np.tanh,
+    "gelu": lambda v: v / 2 * (1 + np.vectorize(math.erf)(v / np.sqrt(2))),
+    "gelu_tanh": lambda v: v / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))),
+    "mish": lambda v: v * np.tanh(np.log1p(np.exp(v))),
     ("clip", -0.5, 2): lambda v: np.clip(v, -0.5, 2),
     ("leaky_relu", 0.1): lambda v: np.where(v < 0, 0.1 * v, v),
 }

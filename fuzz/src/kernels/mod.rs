@@ -104,6 +104,9 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
                 Activation::Silu,
                 Activation::Sigmoid,
                 Activation::Tanh,
+                Activation::Gelu,
+                Activation::GeluTanh,
+                Activation::Mish,
             ];
             let (activation, size, ld) = (*u.choose(&activations)?, (len(u)?, near), len(u)?);
             // SAFETY: the sums are initialised.

@@ -21,6 +21,9 @@ pub(crate) unsafe fn activate<V: Simd>(args: &ActivateArgs<V::Elem>) {
             Activation::Silu => rows::<V>(args, Activation::Silu),
             Activation::Sigmoid => rows::<V>(args, Activation::Sigmoid),
             Activation::Tanh => rows::<V>(args, Activation::Tanh),
+            Activation::Gelu => rows::<V>(args, Activation::Gelu),
+            Activation::GeluTanh => rows::<V>(args, Activation::GeluTanh),
+            Activation::Mish => rows::<V>(args, Activation::Mish),
         }
     }
 }
@@ -70,18 +73,52 @@ fn vector<V: Simd>(activation: Activation<V>, x: V) -> V {
             let m = scale.mul(rest).sub(one.sub(scale));
             m.div(m.add(constant(x, 2.0)))
         }
+        Activation::Gelu => {
+            // For x of either sign: max(x, 0), less |x| times what the distribution has beyond |x|, which is nothing from
+            // some |x| on. A zero keeps its sign, because no zero of another one is subtracted.
+            let size = x.or_if_negative(x.mul(constant(x, -1.0))).add(zero).clamp(zero, constant(x, -V::Elem::LEAST));
+            x.or_if_negative(x.mul(zero)).sub(size.mul(normal_tail(size)))
+        }
+        Activation::GeluTanh => {
+            const TWICE: f64 = 2.0 * core::f64::consts::FRAC_2_SQRT_PI * core::f64::consts::FRAC_1_SQRT_2;
+            let factor = x.mul(x).mul_add(constant(x, TWICE * 0.044_715), constant(x, TWICE));
+            x.mul(sigmoid(x.mul(factor)))
+        }
+        Activation::Mish => {
+            // tanh(ln(1 + e)) is n / (n + 2) with n = e (e + 2), for e of e^x.
+            let (power, up) = (raised_power(x), (1_u128 << UP) as f64);
+            let n = power.mul(power.mul_add(constant(x, 1.0 / up), constant(x, 2.0)));
+            x.mul(n.div(n.add(constant(x, 2.0 * up))))
+        }
     }
 }
 
 /// `1 / (1 + e^-x)`. It is computed as `e^x / (1 + e^x)`, so that the result is precise for x far
-/// below zero, too. Both terms are multiplied by a power of two: `e^x` may be subnormal.
+/// below zero, too.
 #[inline(always)]
 fn sigmoid<V: Simd>(x: V) -> V {
-    /// More than the digits of a subnormal number.
-    const UP: i32 = 64;
-    let (scale, rest) = exp(x, (V::Elem::LEAST, V::Elem::FAR), f64::from(UP));
-    let power = scale.mul_add(rest, scale);
+    let power = raised_power(x);
     power.div(power.add(constant(x, (1_u128 << UP) as f64)))
+}
+
+/// What the normal distribution has beyond `x`, which is not negative.
+#[inline(always)]
+fn normal_tail<V: Simd>(x: V) -> V {
+    let share = constant(x, 1.0).div(x.add(constant(x, 4.0)));
+    let series = polynomial(share.mul_add(constant(x, 8.0), constant(x, -1.0)), V::Elem::NORMAL_TAIL);
+    let (scale, rest) = exp(x.mul(x).mul(constant(x, -0.5)), (V::Elem::LEAST, 0.0), f64::from(UP));
+    let power = scale.mul_add(rest, scale);
+    power.mul(share.mul(series)).mul(constant(x, 1.0 / (1_u128 << UP) as f64))
+}
+
+/// More than the digits of a subnormal number.
+const UP: i32 = 64;
+
+/// `e^x`, times 2 to the power of [`UP`], as `e^x` may be subnormal. For large x it is less.
+#[inline(always)]
+fn raised_power<V: Simd>(x: V) -> V {
+    let (scale, rest) = exp(x, (V::Elem::LEAST, V::Elem::FAR), f64::from(UP));
+    scale.mul_add(rest, scale)
 }
 
 /// `e^x` in two parts, `2^n` and `rest`: it is `2^n (1 + rest)`. The first part is returned as
@@ -98,10 +135,16 @@ fn exp<V: Simd>(x: V, (least, most): (f64, f64), up: f64) -> (V, V) {
     let n = sum.sub(integers);
     let [high, low] = V::Elem::LN_2;
     let r = n.mul_add(constant(x, -low), n.mul_add(constant(x, -high), x));
-    let [terms @ .., highest] = V::Elem::SERIES else { unreachable!("the series has terms") };
-    let mut series = constant(x, *highest);
+    (sum.low_bits_as_exponent(), polynomial(r, V::Elem::SERIES).mul(r))
+}
+
+/// The polynomial with these coefficients, from the constant one on.
+#[inline(always)]
+fn polynomial<V: Simd>(x: V, coefficients: &'static [f64]) -> V {
+    let [terms @ .., highest] = coefficients else { unreachable!("a polynomial has terms") };
+    let mut sum = constant(x, *highest);
     for term in terms.iter().rev() {
-        series = series.mul_add(r, constant(x, *term));
+        sum = sum.mul_add(x, constant(x, *term));
     }
-    (sum.low_bits_as_exponent(), series.mul(r))
+    sum
 }

@@ -12,6 +12,9 @@ static double leaky_relu(double y) { return y < 0 ? 0.25 * y : y; }
 static double hard_swish(double y) { return y * fmin(fmax(y / 6 + 0.5, 0), 1); }
 static double silu(double y) { return y / (1 + exp(-y)); }
 static double sigmoid(double y) { return 1 / (1 + exp(-y)); }
+static double gelu(double y) { return y / 2 * (1 + erf(y / sqrt(2))); }
+static double gelu_tanh(double y) { return y / 2 * (1 + tanh(0.79788456080286536 * (y + 0.044715 * y * y * y))); }
+static double mish(double y) { return y * tanh(log1p(exp(y))); }
 
 typedef struct activation {
     uint32_t number;
@@ -23,6 +26,8 @@ static const activation ACTIVATIONS[] = {
     {CONVOKE_ACTIVATION_CLIP, clip},        {CONVOKE_ACTIVATION_LEAKY_RELU, leaky_relu},
     {CONVOKE_ACTIVATION_SILU, silu},        {CONVOKE_ACTIVATION_HARD_SWISH, hard_swish},
     {CONVOKE_ACTIVATION_SIGMOID, sigmoid},  {CONVOKE_ACTIVATION_TANH, tanh},
+    {CONVOKE_ACTIVATION_GELU, gelu},        {CONVOKE_ACTIVATION_GELU_TANH, gelu_tanh},
+    {CONVOKE_ACTIVATION_MISH, mish},
 };
 enum { ACTIVATION_COUNT = sizeof ACTIVATIONS / sizeof ACTIVATIONS[0] };
 

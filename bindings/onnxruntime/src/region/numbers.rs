@@ -1,5 +1,6 @@
 //! What operators compute of single numbers, for tables of bytes.
 
+use crate::activation::{GELU_TANH, kind_of};
 use crate::graph::Attributes;
 
 /// Numbers for all bytes, or one for all of them.
@@ -23,7 +24,7 @@ pub(crate) fn of(
     (attributes, since): (&Attributes, i64),
     operands: &[Operand<'_>],
 ) -> Option<Box<[f32; 256]>> {
-    let parameters = Parameters::of(op, attributes, since);
+    let (op, parameters) = (kind_of(op, attributes), Parameters::of(op, attributes, since));
     let mut all = Box::new([0.0; 256]);
     for (byte, number) in all.iter_mut().enumerate() {
         let mut inputs = [None; 3];
@@ -78,6 +79,7 @@ fn compute(op: &str, parameters: Parameters, inputs: [Option<f64>; 3]) -> Option
     let smaller = |x: f64, y: f64| if x > y || y.is_nan() { y } else { x };
     let leaky = |slope: f64| if x < 0.0 { x * slope } else { x };
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let gelu = |gate: f64| x * 0.5 * (1.0 + gate);
     let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
     Some(match (op, other) {
         ("Add" | "Sum", Some(y)) => x + y,
@@ -115,6 +117,9 @@ fn compute(op: &str, parameters: Parameters, inputs: [Option<f64>; 3]) -> Option
         ("Tanh", None) => x.tanh(),
         ("Softplus", None) => softplus(x),
         ("Softsign", None) => x / (1.0 + x.abs()),
+        ("Erf", None) => libm::erf(x),
+        ("Gelu" | "com.microsoft.Gelu", None) => gelu(libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        (GELU_TANH, None) => gelu(((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh()),
         ("Mish", None) => x * softplus(x).tanh(),
         _ => return None,
     })
@@ -140,6 +145,9 @@ mod tests {
             ("Softplus", 1.313_261_7),
             ("Softsign", 0.5),
             ("Mish", 0.865_098_4),
+            ("Erf", 0.842_700_8),
+            ("Gelu", 0.841_344_7),
+            (GELU_TANH, 0.841_192),
             ("Swish", 0.731_058_6),
             ("Elu", 1.0),
             ("Relu", 1.0),

@@ -13,7 +13,7 @@ from ._convoke import PackedWeights, Plan, QuantisedPlan
 from ._errors import InvalidTypeError, UnavailableError
 
 Activation = Union[
-    Literal["relu", "hard_swish", "silu", "sigmoid", "tanh"],
+    Literal["relu", "hard_swish", "silu", "sigmoid", "tanh", "gelu", "gelu_tanh", "mish"],
     tuple[Literal["clip"], float, float],
     tuple[Literal["leaky_relu"], float],
 ]
