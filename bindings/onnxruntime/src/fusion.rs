@@ -583,15 +583,10 @@ fn normalisation(node: Node<'_>, dtype: DType) -> Result<Reasoned<Scaling<'_>>> 
     if node.op()? != "BatchNormalization" {
         return Ok(Err("it is no BatchNormalization".into()));
     }
-    // Version 9 is the first without the attribute `spatial`.
-    if node.since_version()? < 9 {
-        return Ok(Err("it is of an opset before 9".into()));
+    if let Some(reason) = is_no_inference(node)? {
+        return Ok(Err(reason.into()));
     }
-    let (attributes, inputs, outputs) = (node.attributes()?, node.inputs()?, node.outputs()?);
-    // In training it computes mean and variance itself, and has outputs for them.
-    if attributes.int("training_mode", 0) != 0 || outputs.iter().skip(1).any(Option::is_some) {
-        return Ok(Err("it trains".into()));
-    }
+    let (attributes, inputs) = (node.attributes()?, node.inputs()?);
     let [Some(_), Some(scale), Some(shift), Some(mean), Some(variance)] = inputs[..] else {
         return Ok(Err("it has not five inputs".into()));
     };
@@ -602,6 +597,17 @@ fn normalisation(node: Node<'_>, dtype: DType) -> Result<Reasoned<Scaling<'_>>> 
         }
     }
     Ok(Ok(Scaling::Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) }))
+}
+
+/// Why a BatchNormalization does something else than to scale channels by its inputs.
+pub(crate) fn is_no_inference(node: Node<'_>) -> Result<Option<&'static str>> {
+    // Version 9 is the first without the attribute `spatial`.
+    if node.since_version()? < 9 {
+        return Ok(Some("it is of an opset before 9"));
+    }
+    // In training it computes mean and variance itself, and has outputs for them.
+    let trains = node.attributes()?.int("training_mode", 0) != 0 || node.outputs()?.iter().skip(1).any(Option::is_some);
+    Ok(trains.then_some("it trains"))
 }
 
 /// The tensor that a node adds to a value, if it may well have the same shape.

@@ -178,7 +178,30 @@ def two(graph):
     return [graph.quantised(graph.conv(graph.floats(x), [9, 6, 3, 3], pads=[1, 1, 1, 1]), scale) for scale in (0.08, 0.06)]
 
 
+def numbers(graph, least, most, *shape):
+    """Constants, one for each channel."""
+    return graph.constant(graph.rng.uniform(least, most, shape or (9,)).astype(np.float32))
+
+
+def dequantised(graph, values, scale):
+    """Constants, as the quantiser writes them."""
+    values = np.asarray(values)
+    names = [graph.constant(values), graph.constant(np.float32(scale)), graph.constant(values.dtype.type(0))]
+    return graph.node("DequantizeLinear", *names)
+
+
+def normalised(graph, x, *scale_and_shift):
+    return graph.node("BatchNormalization", x, *scale_and_shift, numbers(graph, -1, 1), numbers(graph, 0.5, 2), epsilon=1e-3)
+
+
 BETWEEN = {
+    "normalisation": lambda graph: normalised(graph, two(graph)[0], numbers(graph, -1.5, 1.5), numbers(graph, -1, 1)),
+    "normalisation-of-bytes": lambda graph: normalised(
+        graph, two(graph)[0], dequantised(graph, np.arange(9, dtype=np.int8) - 4, 0.3), dequantised(graph, np.arange(9, dtype=np.int32) * 50 - 200, 0.004)
+    ),
+    "slopes": lambda graph: graph.node("PRelu", two(graph)[0], numbers(graph, -0.5, 1.5, 9, 1, 1)),
+    "factors": lambda graph: graph.node("Mul", dequantised(graph, (np.arange(9, dtype=np.uint8) + 1).reshape(1, 9, 1, 1), 0.2), two(graph)[0]),
+    "shifts": lambda graph: graph.node("Add", two(graph)[0], numbers(graph, -2, 2, 9, 1, 1)),
     "add": lambda graph: graph.node("Add", *two(graph)),
     "mul": lambda graph: graph.node("Mul", *two(graph)),
     "concat": lambda graph: graph.node("Concat", *two(graph), axis=1),

@@ -127,6 +127,33 @@ pub(crate) enum Blending {
     Product,
 }
 
+/// For each channel, a line for numbers that are not negative and one for the others: a number times the slope of its line,
+/// plus a shift.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pub(crate) of: ByteScale,
+    pub(crate) y: ByteScale,
+    pub(crate) channels: usize,
+    /// Of all channels, so often that loops over them are worth vectors.
+    pub(crate) above: Vec<f32>,
+    pub(crate) below: Vec<f32>,
+    pub(crate) shifts: Vec<f32>,
+}
+
+impl Lines {
+    /// Elements of the numbers of all channels, at least.
+    const LEAST: usize = 256;
+
+    /// `None` if a number is not finite.
+    pub(crate) fn new([of, y]: [ByteScale; 2], [above, below, shifts]: [Vec<f32>; 3]) -> Option<Self> {
+        let channels = above.len();
+        let are_numbers = [&above, &below, &shifts].iter().all(|all| all.iter().all(|number| number.is_finite()));
+        let repeated = |numbers: Vec<f32>| numbers.repeat(Self::LEAST.div_ceil(channels.max(1)));
+        let [above, below, shifts] = [above, below, shifts].map(repeated);
+        are_numbers.then_some(Self { of, y, channels, above, below, shifts })
+    }
+}
+
 /// The operator without the domain of onnxruntime's own versions of Q and DQ.
 pub(crate) fn plain(op: &str) -> &str {
     match op {

@@ -72,6 +72,7 @@ pub(crate) fn read<'g>(
             }
             Kind::Integers(layer) => (Work::Integers(Arc::new(IntegerLayer::of(layer)?)), reads()?),
             Kind::Table(table) => (Work::Copy(Some(table.clone())), reads()?),
+            Kind::Lines(lines) => (Work::Lines(lines.clone()), reads()?),
             Kind::Blend(blend) => (Work::Blend(blend.clone()), reads()?),
             Kind::Means(pool, [x_scale, y_scale]) => {
                 let mut reads = reads()?;

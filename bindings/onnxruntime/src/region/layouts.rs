@@ -145,7 +145,7 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
         Kind::Dynamic(_) => [PASS_OF_BYTES, 0.0],
         Kind::Integers(_) | Kind::Table(_) => [LOOK_UP, 0.0],
-        Kind::Blend(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
+        Kind::Blend(_) | Kind::Lines(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
 
@@ -373,6 +373,7 @@ impl Shapes {
             | Kind::Slopes(_)
             | Kind::Table(_)
             | Kind::Blend(_)
+            | Kind::Lines(_)
             | Kind::Quantise(_)
             | Kind::Dequantise(_) => vec![(*x).clone()],
             Kind::Integers(layer) => shape_of(layer, x).into_iter().collect(),

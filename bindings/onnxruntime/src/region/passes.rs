@@ -4,7 +4,7 @@ use convoke::Layout;
 use pulp::Arch;
 use wide::u8x16;
 
-use crate::region::bytes::{Blend, Blending, ByteScale, RANGES, Table};
+use crate::region::bytes::{Blend, Blending, ByteScale, Lines, RANGES, Table};
 use crate::region::program::Windows;
 use crate::region::unit::{Mean, Sources};
 
@@ -166,6 +166,34 @@ pub(crate) fn blend_bytes(x: Pixels<'_, u8>, by: Pixels<'_, u8>, of_factors: usi
             #[inline(always)]
             move |x, by| scale.byte(one.number(x) * other.number(by) + offset),
         ),
+    }
+}
+
+/// What the lines of each channel say of bytes. Pixels without gaps are read many at a time.
+pub(crate) fn lines(x: Pixels<'_, u8>, lines: &Lines, y: Part<'_, u8>) {
+    let is_dense = [x.step, y.step] == [y.channels; 2];
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            if is_dense {
+                let most = lines.above.len();
+                let x = x.elements[y.first * y.channels..].chunks(most);
+                y.elements.chunks_mut(most).zip(x).for_each(|(y, x)| lines_of(lines, x, y));
+            } else {
+                y.each(|pixel, y| lines_of(lines, x.get(pixel), y));
+            }
+        },
+    );
+}
+
+#[inline(always)]
+fn lines_of(lines: &Lines, x: &[u8], y: &mut [u8]) {
+    let (of, scale) = (lines.of, lines.y);
+    let lines = lines.above.iter().zip(&lines.below).zip(&lines.shifts);
+    for ((y, x), ((above, below), shift)) in y.iter_mut().zip(x).zip(lines) {
+        let number = of.number(*x);
+        let slope = if number < 0.0 { *below } else { *above };
+        *y = scale.byte(number * slope + *shift);
     }
 }
 

@@ -10,7 +10,7 @@ use convoke::{Layout, PackedWeights, Plan};
 use crate::api::{Failure, Result};
 use crate::concat::concatenated;
 use crate::layer::Packed;
-use crate::region::bytes::{Blend, Blending, ByteScale, RANGES, Table};
+use crate::region::bytes::{Blend, Blending, ByteScale, Lines, RANGES, Table};
 use crate::region::integers::PlannedIntegers;
 use crate::region::steps::{Element, Memory, Step, Tensor, Work, root};
 use crate::region::unit::{Mean, Pool, Sources};
@@ -98,6 +98,10 @@ pub(crate) enum What {
         pixels: usize,
         channels: usize,
         of_factors: usize,
+    },
+    Lines {
+        lines: Arc<Lines>,
+        pixels: usize,
     },
     /// By a scale, or by that of the ranges that are read, too.
     Quantise {
@@ -301,6 +305,10 @@ impl Making<'_> {
                 let shape = planned.output_shape();
                 self.push(What::Integers(planned), reads, writes);
                 shape
+            }
+            Work::Lines(lines) => {
+                self.push(What::Lines { lines: lines.clone(), pixels: pixels(&x_shape)? }, reads, writes);
+                x_shape
             }
             Work::Quantise(scale) => {
                 let what = What::Quantise { scale: *scale, pixels: pixels(&x_shape)?, channels: x_shape[1] };

@@ -11,13 +11,15 @@ use convoke::{Activation, DType};
 
 use crate::activation;
 use crate::api::Result;
-use crate::fusion::VERSION;
-use crate::graph::{Attributes, Node, Value};
-use crate::region::bytes::{Bias, Blend, Blending, ByteScale, Bytes, Integers, Table, numbers_of, plain, zero_points};
+use crate::fusion::{VERSION, is_no_inference, is_of_channels};
+use crate::graph::{Attributes, Node, Tensor, Value};
+use crate::region::bytes::{
+    Bias, Blend, Blending, ByteScale, Bytes, Integers, Lines, Table, numbers_of, plain, zero_points,
+};
 use crate::region::linear::{Linear, Scaled, of_numbers};
 use crate::region::numbers::{self, Operand};
 use crate::region::unit::{
-    Kind, Pool, Unit, dims, has_axis_of_channels, has_channels, is_image_of_bytes, may_multiply,
+    Kind, Pool, Unit, channels, dims, has_axis_of_channels, has_channels, is_image_of_bytes, may_multiply,
 };
 
 /// A value of floats that is dequantised, and is read by one node alone.
@@ -69,9 +71,9 @@ pub(crate) fn units<'g>(nodes: &[Node<'g>], is_free: impl Fn(Node<'g>) -> bool) 
     }
     let tables = finder.tables()?;
     for &node in nodes {
-        let unit = match finder.blend(node)? {
-            Some(unit) => Some(unit),
-            None => finder.moved(node)?,
+        let unit = match (finder.blend(node)?, finder.lines(node)?) {
+            (Some(unit), _) | (None, Some(unit)) => Some(unit),
+            (None, None) => finder.moved(node)?,
         };
         units.extend(unit.map(|unit| finder.take(unit)));
     }
@@ -418,6 +420,53 @@ impl<'g> Finder<'g, '_> {
         Ok(Some(Unit { nodes, inputs, outputs, kind: Kind::Blend(blend), stands_alone: false }))
     }
 
+    /// What a node computes of each number of an image by constants of its channel.
+    fn lines(&self, node: Node<'g>) -> Result<Option<Unit<'g>>> {
+        let op = node.op()?;
+        if self.taken.contains(&node) || !matches!(&*op, "Add" | "BatchNormalization" | "Mul" | "PRelu") {
+            return Ok(None);
+        }
+        let (mut image, mut constants) = (None, Vec::new());
+        for (i, value) in node.inputs()?.into_iter().flatten().enumerate() {
+            match self.dequantised(value, node)? {
+                Some(own) if image.is_none() && (i == 0 || matches!(&*op, "Add" | "Mul")) => image = Some(own),
+                Some(_) => return Ok(None),
+                None => constants.push(value),
+            }
+        }
+        let (Some(x), Some(y)) = (image, Self::quantised(node.output()?)?) else { return Ok(None) };
+        let (rank, count) = (dims(x.bytes)?.map_or(0, |dims| dims.len()), channels(x.bytes)?.unwrap_or(0));
+        let mut numbers = Vec::new();
+        for value in constants {
+            let of_channels = self.constants(value, node)?.filter(|(tensor, numbers)| {
+                let is_each = op == "BatchNormalization" || is_of_channels(tensor.dims(), rank);
+                is_each && numbers.len() == count
+            });
+            let Some((_, of_channels)) = of_channels else { return Ok(None) };
+            numbers.push(of_channels);
+        }
+        let ones = || vec![1.0; count];
+        let lines = match (&*op, &numbers[..]) {
+            ("Add", [shifts]) => [ones(), ones(), shifts.clone()],
+            ("Mul", [factors]) => [factors.clone(), factors.clone(), vec![0.0; count]],
+            ("PRelu", [slopes]) => [ones(), slopes.clone(), vec![0.0; count]],
+            ("BatchNormalization", [scale, shift, mean, variance]) if is_no_inference(node)?.is_none() => {
+                let epsilon = node.attributes()?.float("epsilon", 1e-5);
+                let factors: Vec<f32> =
+                    scale.iter().zip(variance).map(|(scale, variance)| scale / (variance + epsilon).sqrt()).collect();
+                let shifts = shift.iter().zip(mean).zip(&factors).map(|((shift, mean), factor)| shift - mean * factor);
+                [factors.clone(), factors.clone(), shifts.collect()]
+            }
+            _ => return Ok(None),
+        };
+        let Some(lines) = Lines::new([x.scale, y.scale], lines) else { return Ok(None) };
+        let Some(nodes) = self.between(x.bytes, y.nodes[0])?.filter(|nodes| self.are_free(nodes)) else {
+            return Ok(None);
+        };
+        let (inputs, outputs, kind) = (vec![x.bytes], vec![y.bytes], Kind::Lines(Arc::new(lines)));
+        Ok(Some(Unit { nodes, inputs, outputs, kind, stands_alone: false }))
+    }
+
     /// What a node computes of images of bytes, perhaps between DequantizeLinear and QuantizeLinear, and all these nodes.
     fn operation(&self, node: Node<'g>) -> Result<Option<(Linear<'g>, Vec<Node<'g>>)>> {
         if let Some(linear) = self.linear(node)? {
@@ -574,7 +623,7 @@ impl<'g> Finder<'g, '_> {
                 None => &Vec::new(),
             };
             let functions: Vec<_> = of_bytes.iter().filter_map(|function| function.dequantised(scale)).collect();
-            numbers.push((functions, number_of(bytes, scale)?.map(Operand::Constant)));
+            numbers.push((functions, numbers_in(bytes, scale)?.as_deref().and_then(only).map(Operand::Constant)));
         }
         let operands: Vec<_> = numbers.iter().map(|(functions, constant)| (&functions[..], *constant)).collect();
         let mut floats = Vec::new();
@@ -586,14 +635,33 @@ impl<'g> Finder<'g, '_> {
 
     /// A constant that is one number, which may be dequantised.
     fn constant_number(&self, value: Value<'g>) -> Result<Option<f32>> {
-        let is_one = |numbers: Vec<f32>| if let [number] = numbers[..] { Some(number) } else { None };
-        if value.constant()?.is_some() {
-            return Ok(numbers_of(value)?.and_then(is_one));
-        }
+        let numbers = if value.constant()?.is_some() { numbers_of(value)? } else { self.bytes_of(value)? };
+        Ok(numbers.as_deref().and_then(only))
+    }
+
+    /// The numbers that constant bytes stand for.
+    fn bytes_of(&self, value: Value<'g>) -> Result<Option<Vec<f32>>> {
         let Some(&node) = self.producers.get(&value.name()?) else { return Ok(None) };
         let (Some(bytes), "DequantizeLinear") = (node.input(0)?, plain(&node.op()?)) else { return Ok(None) };
         let scale = ByteScale::of(node, bytes)?;
-        Ok(scale.map(|scale| number_of(bytes, scale)).transpose()?.flatten())
+        Ok(scale.map(|scale| numbers_in(bytes, scale)).transpose()?.flatten())
+    }
+
+    /// A constant and its numbers, which may be dequantised.
+    fn constants(&self, value: Value<'g>, reader: Node<'g>) -> Result<Option<(Tensor<'g>, Vec<f32>)>> {
+        let bytes = match self.producer(value, "DequantizeLinear", reader)? {
+            Some(node) => node.input(0)?,
+            None => None,
+        };
+        let Some(tensor) = bytes.unwrap_or(value).constant()? else { return Ok(None) };
+        let numbers = match self.bias(value, reader, &mut Vec::new())? {
+            Some(Bias::Numbers(numbers)) => Some(numbers),
+            Some(Bias::Sums { sums, scale }) => {
+                Some(sums.iter().zip(scale.iter().cycle()).map(|(sum, scale)| *sum as f32 * scale).collect())
+            }
+            None => self.bytes_of(value)?,
+        };
+        Ok(numbers.map(|numbers| (tensor, numbers)))
     }
 
     /// The nodes between a value and what a node computes, that node among them, if nothing else reads what lies between.
@@ -686,13 +754,15 @@ fn compute<'f, 'g>(op: &str, node: Node<'g>, inputs: &[Input<'f, 'g>], all: &mut
     Ok(())
 }
 
-/// The number of a constant that is one byte.
-fn number_of(bytes: Value<'_>, scale: ByteScale) -> Result<Option<f32>> {
+fn only(numbers: &[f32]) -> Option<f32> {
+    if let [number] = *numbers { Some(number) } else { None }
+}
+
+/// The numbers of constant bytes.
+fn numbers_in(bytes: Value<'_>, scale: ByteScale) -> Result<Option<Vec<f32>>> {
     let Some(tensor) = bytes.constant()? else { return Ok(None) };
-    Ok(match tensor.bytes()? {
-        Some(&[byte]) => tensor.flip().map(|flip| scale.number(byte ^ flip)),
-        _ => None,
-    })
+    let Some((bytes, flip)) = tensor.bytes()?.zip(tensor.flip()) else { return Ok(None) };
+    Ok(Some(bytes.iter().map(|byte| scale.number(byte ^ flip)).collect()))
 }
 
 /// The other one of two inputs of a node.

@@ -340,6 +340,10 @@ impl TensorsOfRun<'_> {
                     passes::blend_bytes(x, by, *of_factors, blend, part);
                 });
             }
+            What::Lines { lines, pixels } => {
+                let x = x(lines.channels)?;
+                self.share((y, step), (*pixels, lines.channels), |part| passes::lines(x, lines, part));
+            }
             What::Quantise { scale, pixels, channels } => {
                 let x = self.pixels(act.reads[0], others, *channels)?;
                 let scale = scale.map_or_else(|| self.scale_of_ranges(act, others), |scale| Ok(Some(scale)))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use convoke::Layout;
 
 use crate::layer::Packed;
-use crate::region::bytes::{Blend, ByteScale, Table};
+use crate::region::bytes::{Blend, ByteScale, Lines, Table};
 use crate::region::integers::IntegerLayer;
 use crate::region::unit::{Pool, Resize};
 
@@ -69,6 +69,7 @@ pub(crate) enum Work {
     /// Of X and perhaps the ranges of what it was made of.
     Integers(Arc<IntegerLayer>),
     Blend(Blend),
+    Lines(Arc<Lines>),
     /// By a scale, or by that of the ranges that are read, too.
     Quantise(Option<ByteScale>),
     /// The least and the largest number of each part of X.

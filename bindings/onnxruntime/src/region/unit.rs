@@ -7,7 +7,7 @@ use convoke::{DType, Error, Geometry, Operator};
 use crate::api::Result;
 use crate::fusion::{Fusion, VERSION, is_of_channels};
 use crate::graph::{AttributeValue, Attributes, Node, Value};
-use crate::region::bytes::{Blend, ByteScale, Integers, Table, is_of_bytes};
+use crate::region::bytes::{Blend, ByteScale, Integers, Lines, Table, is_of_bytes};
 use crate::region::linear::of_numbers;
 
 /// Nodes that are computed in one step.
@@ -40,6 +40,7 @@ pub(crate) enum Kind<'g> {
     /// An entry for each byte.
     Table(Arc<Table>),
     Blend(Blend),
+    Lines(Arc<Lines>),
     /// Means of bytes, and the scales of X and Y.
     Means(Pool, [ByteScale; 2]),
     Quantise(ByteScale),
