@@ -162,7 +162,7 @@ def quantise(model, x, folder, of_x, of_w):
         model = onnx.version_converter.convert_version(model, 13)
     onnx.save(model, made)
     # As the quantiser asks for: batch normalisation becomes weights, and constants are computed.
-    options = session_options(ort.GraphOptimizationLevel.ORT_ENABLE_BASIC, len(os.sched_getaffinity(0)))
+    options = session_options(ort.GraphOptimizationLevel.ORT_ENABLE_BASIC, 0)  # on all CPUs
     options.optimized_model_filepath = str(plain)
     floats = ort.InferenceSession(str(made), options, providers=["CPUExecutionProvider"]).run(None, {name: x})
     type_ = lambda name: getattr(quantization.QuantType, name)

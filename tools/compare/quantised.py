@@ -46,6 +46,31 @@ def signed(values):
     return (values ^ 128).view(np.int8) if values.dtype == np.uint8 else values.view(np.uint8) ^ 128
 
 
+def sample(row, x, w, b, count=100):
+    """Places of some outputs, the first and the last one among them, and these outputs by the definition of QLinearConv."""
+    q, shape, group = row["quantised"], row["y"], row["group"]
+    outputs, inputs, axes = shape[1] // group, row["x"][1] // group, len(row["strides"])
+    scale = np.float32(q["x_scale"]) * np.array(q["w_scale"], np.float32) / np.float32(q["y_scale"])
+    len_ = math.prod(shape)
+    places = np.unique([0, len_ - 1, *np.random.default_rng(0).integers(len_, size=count)])
+    right = []
+    for n, m, *position in zip(*np.unravel_index(places, shape)):
+        channels = slice(m // outputs * inputs, (m // outputs + 1) * inputs)
+        total = int(b[m])
+        for tap in np.ndindex(*row["w"][2:]):
+            geometry = list(zip(position, tap, row["strides"], row["dilations"], row["pads"][:axes]))
+            if row["op"] == "Conv":
+                source, weights = [p * stride + t * dilation - begin for p, t, stride, dilation, begin in geometry], w[(m, slice(None), *tap)]
+            else:
+                weights = w[(channels, m % outputs, *tap)]
+                strided = [divmod(p + begin - t * dilation, stride) for p, t, stride, dilation, begin in geometry]
+                source = [-1 if rest else place for place, rest in strided]
+            if all(0 <= place < size for place, size in zip(source, row["x"][2:])):
+                total += (x[(n, channels, *source)].astype(int) - q["x_zero_point"]) @ weights.astype(int)
+        right.append(np.clip(np.rint(np.float32(total) * scale[m]) + q["y_zero_point"], 0, 255))
+    return places, np.array(right, np.uint8)
+
+
 # --- Models ----------------------------------------------------------------------------------------------------------
 
 

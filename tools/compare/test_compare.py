@@ -106,12 +106,11 @@ class Results(unittest.TestCase):
         self.assertAlmostEqual(judged["d"][1], 1e-3, places=6)
 
     def test_bytes_may_be_a_step_off(self):
-        y = np.full(8, 7, np.uint8)
-        judged = compare.judge_bytes({"convoke": y, "a": y + 1, "b": y - 1, "c": y + 2})
-        self.assertEqual(list(judged.values()), [("good", 0), ("good", 1), ("good", 1), ("inexact", 2)])
-        self.assertEqual({status for status, _ in compare.judge_bytes({"convoke": y, "a": y + 2, "b": y + 3}).values()}, {"differs"})
-        self.assertEqual({status for status, _ in compare.judge_bytes({"a": y, "b": y}).values()}, {"differs"}, "nothing says which sums are exact")
-        self.assertEqual(compare.judge_bytes({"convoke": y}), {"convoke": ("good", 0)})
+        y, places = np.full(8, 7, np.uint8), np.array([0, 7])
+        judge = lambda right=7, **outputs: compare.judge_bytes(outputs, places, np.full(2, right, np.uint8))
+        self.assertEqual(list(judge(convoke=y, a=y + 1, b=y - 1, c=y + 2).values()), [("good", 0), ("good", 1), ("good", 1), ("inexact", 2)])
+        self.assertEqual(judge(right=8, convoke=y, a=y + 1), {"convoke": ("wrong", 1), "a": ("differs", 0)})
+        self.assertEqual(judge(a=y), {"a": ("differs", 0)}, "convoke has no output")
 
     def test_what_is_not_exact_is_shown_and_does_not_count(self):
         answers = {"convoke": ("good", 90.0, 0), "ncnn": ("inexact", 100.0, 30), "mnn": ("good", 60.0, 1)}
@@ -402,6 +401,8 @@ class Bytes(unittest.TestCase):
         right = np.clip(np.rint(expected(row, x - q["x_zero_point"], w, b) * scale[:, None, None]) + q["y_zero_point"], 0, 255)
         self.assertEqual((list(y.shape), y.dtype), (row["y"], np.uint8))
         self.assertLessEqual(np.abs(y.astype(int) - right).max(), 1)
+        places, sampled = quantised.sample(row, *operands)
+        self.assertLessEqual(np.abs(sampled.astype(int) - right.ravel()[places]).max(), 1)
         self.assertGreater(right.std(), 10, "outputs fill their range")
 
     def test_the_largest_weight_of_each_channel_is_127(self):
