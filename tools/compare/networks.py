@@ -65,7 +65,7 @@ TAKE_QUANTISED = ["onnxruntime", "openvino"]
 # Inputs of the calibration, beside the one that is timed.
 INPUTS = 2
 # How far from the outputs in floats those of a quantised network may be, in onnxruntime's distance. Engines round in different places.
-DISTANCE = 1.25
+DISTANCE = 1.1
 
 
 def work(data):
