@@ -303,6 +303,19 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         &self.geometry
     }
 
+    /// The instruction set of the kernels.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The name of the micro-kernel that does most of the work, for weights whose zero point is the middle of their type.
+    /// It is empty if Y is.
+    #[must_use]
+    pub fn kernel(&self) -> &'static str {
+        self.methods.first().map_or("", |method| method.layer.kernel())
+    }
+
     /// The number of threads that the plan was made for.
     #[must_use]
     pub fn threads(&self) -> usize {
@@ -338,6 +351,14 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     pub fn workspace_bytes(&self) -> usize {
         let lines = self.methods.iter().map(|method| method.layer.scratch.lines()).max().unwrap_or(0);
         lines.saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
+    }
+
+    /// Bytes of the packed weights and bias, at most.
+    #[must_use]
+    pub fn packed_bytes(&self) -> usize {
+        let values = self.methods.iter().map(|method| method.layer.packed_len()).max().unwrap_or(0);
+        let of_channels = self.geometry.out_channels.saturating_mul(size_of::<i64>() + size_of::<i32>());
+        values.saturating_mul(size_of::<i32>()).saturating_add(of_channels)
     }
 
     /// Packs W, in ONNX's order. `w_zero_point` is empty for 0, or has one value, or one for each output channel. The bias

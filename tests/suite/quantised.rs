@@ -146,6 +146,8 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
         (scaled, looked_up) = Y::with_table(scaled, &mut draw);
     }
     assert!(plan.accepts(&weights));
+    assert_eq!(plan.isa(), isa);
+    assert!(plan.explain().contains(plan.kernel()), "{}", plan.explain());
     let mut workspace = Workspace::with_bytes(plan.workspace_bytes()).unwrap();
     let mut memory = vec![MaybeUninit::uninit(); geometry.output_len()];
     let run = QuantisedRun::uninit(&x, &weights, &scaled, &mut memory).workspace(&mut workspace);

@@ -2,10 +2,11 @@
 
     tools/compare/run                            # the table of docs/figures.md, one thread (tools/compare/run --help for the options)
     tools/compare/run --layout channels-last     # beside XNNPACK, oneDNN and onnxruntime, with channels last
+    tools/compare/run --dtype u8 --layout channels-last    # the same layers in bytes, beside those and OpenVINO
 
 For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed affects all alike. The fastest run of all rounds
-counts. All use f32, plain NCHW in and out (or channels last), weights packed outside of the timing, and the library's fastest setting. Outputs are
-compared: if one differs by more than the tolerance, it is marked, and does not count as fast. A library that dies or hangs is started again, and given up
+counts. All use f32 (or bytes), plain NCHW in and out (or channels last), weights packed outside of the timing, and the library's fastest setting. Outputs
+are compared: if one differs by more than the tolerance, it is marked, and does not count as fast. A library that dies or hangs is started again, and given up
 after three times in a row. Before the layers, a layer of a single multiply-add measures what a call of each library costs. These microseconds are in all of
 its times.
 
@@ -25,6 +26,7 @@ import tempfile
 
 import numpy as np
 import onednn
+import quantised
 from common import (
     HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, caption, check_options, earlier, installed, load_line, machine, machine_line, measuring, plots,
     replace, save, summary, tool, versions_line, write_files,
@@ -46,6 +48,14 @@ SETTINGS = {
     "onednn-blocked": "the same, with the layouts of X and Y that it picks; the conversions to and from them are not timed",
     "onnxruntime-blocked": "the node of its blocked layout alone, input and output bound; the nodes that convert to and from it are not timed",
 }
+# The same for layers in bytes, where it differs. Those that are not here are called in the same way.
+BYTES = {
+    "convoke": "a plan of QuantisedPlan, u8 for X and Y, i8 for W",
+    "onnxruntime": "QLinearConv, with channels last its own of com.microsoft, input and output bound, the faster of levels ALL and EXTENDED",
+    "openvino": "Conv between DequantizeLinear and QuantizeLinear, with channels last between two Transpose; refused unless it says that it computes in bytes",
+    "ncnn": "X as signed bytes, Y in its own blocks of channels, memory from pools that are kept",
+    "xnnpack": f"X and Y as signed bytes; else {SETTINGS['xnnpack']}",
+}
 # The layer that measures the cost of a call: one multiply-add.
 CALL = {
     "name": "call", "op": "Conv", "x": [1, 1, 1, 1], "w": [1, 1, 1, 1], "y": [1, 1, 1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1],
@@ -56,22 +66,33 @@ PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
 RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
 # Libraries whose own layout has channels last, and the packages of Python that have them.
 LAST = {"xnnpack": "ai-edge-litert", "onednn": onednn.PACKAGE, "onednn-blocked": onednn.PACKAGE, "onnxruntime-blocked": "onnxruntime"}
-# With which libraries each layout is compared.
-LIBRARIES = {"channels-first": [*PYTHON, *RUST], "channels-last": [*LAST, "onnxruntime"]}
+# With which libraries each layout and each type is compared.
+LIBRARIES = {
+    ("channels-first", "f32"): [*PYTHON, *RUST],
+    ("channels-last", "f32"): [*LAST, "onnxruntime"],
+    ("channels-first", "u8"): ["onnxruntime", "openvino", "ncnn"],
+    ("channels-last", "u8"): ["xnnpack", "onednn", "onednn-blocked", "onnxruntime", "openvino"],
+}
 # ISAs that another library can be held to, too, with the environment that does it.
 ISAS = {"avx2": dict.fromkeys(["onednn", "onednn-blocked"], {"ONEDNN_MAX_CPU_ISA": "AVX2"})}
 # Largest error, relative to the root mean square of the output. Direct sums in f32 and small
 # Winograd tiles stay within NOTED. Large Winograd tiles reach 1e-2, which is accepted with a
 # mark.
 NOTED, TOLERANCE = 1e-4, 2e-2
+# Largest error of bytes in steps of Y. Scales that are multiplied in another order leave errors of one step.
+STEPS = 1
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="tools/compare/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, "layer", [*PYTHON, *RUST, *LAST], PYTHON, seconds=0.1, timeout=120, results="results.json")
     parser.add_argument(
-        "--layout", choices=LIBRARIES, default="channels-first",
-        help=f"how X and Y lie in memory; with channels last there are {', '.join(LIBRARIES['channels-last'])}, and the layers of two axes",
+        "--layout", choices=["channels-first", "channels-last"], default="channels-first",
+        help=f"how X and Y lie in memory; with channels last there are {', '.join(LIBRARIES['channels-last', 'f32'])}, and the layers of two axes",
+    )
+    parser.add_argument(
+        "--dtype", choices=["f32", "u8"], default="f32",
+        help=f"u8: layers in bytes, with {', '.join(LIBRARIES['channels-first', 'u8'])}; with channels last {', '.join(LIBRARIES['channels-last', 'u8'])}",
     )
     parser.add_argument("--isa", choices=ISAS, help="hold convoke to this ISA, and oneDNN, which is the only other one that can be held (with channels last)")
     parser.add_argument("--all", action="store_true", help="all layers of benches/shapes, not only those of layers.txt")
@@ -85,11 +106,11 @@ def parse():
     last = options.layout == "channels-last"
     if options.isa and not last:
         parser.error("--isa: only with --layout channels-last, whose oneDNN can be held to it")
-    if options.readme and last:
-        parser.error("--readme: the tables are those of channels first")
-    names = list(ISAS[options.isa]) if options.isa else LIBRARIES[options.layout]
+    if options.readme and (last or options.dtype != "f32"):
+        parser.error("--readme: the tables are those of channels first in f32")
+    names = list(ISAS[options.isa]) if options.isa else LIBRARIES[options.layout, options.dtype]
     if options.peers is None:
-        options.peers = ",".join(names if last else PYTHON)
+        options.peers = ",".join(name for name in names if name not in RUST)
     check_options(parser, options, names)
     return options
 
@@ -119,25 +140,32 @@ def layers(options):
     return [row for row in rows if any(part in row["name"] for part in parts)]
 
 
-def write_operands(row, folder):
-    """Writes input, weights and bias as files, and the layer as a model."""
-    from onnx import TensorProto, helper, numpy_helper, save
-
+def write_operands(row, folder, dtype="f32", layout="channels-first"):
+    """Writes input, weights and bias as files. Of floats, it also writes the layer as a model. Returns the layer as the workers have to know it, and the
+    operands."""
     random = np.random.default_rng(0)
     sums = math.prod(row["w"][1:]) if row["op"] == "Conv" else math.prod(row["w"]) / row["w"][1] / math.prod(row["strides"]) / row["group"]
     x = random.uniform(-1, 1, row["x"]).astype(np.float32)
     w = (random.uniform(-1, 1, row["w"]) * math.sqrt(3 / max(sums, 1))).astype(np.float32)
     b = random.uniform(-1, 1, row["y"][1]).astype(np.float32)
+    if dtype == "u8":
+        x, w, b, meaning = quantised.operands(row, x, w, b)
+        row = row | {"quantised": meaning, "layout": layout}
+    else:
+        write_model(row, w, b, folder / "model.onnx")
     for name, values in [("x", x), ("w", w), ("b", b)]:
         values.tofile(folder / f"{name}.bin")
-    attributes = {name: row[name] for name in ("strides", "pads", "dilations", "group")} | {"kernel_shape": row["w"][2:]}
-    if row["op"] == "ConvTranspose":
-        attributes["output_padding"] = row["output_padding"]
+    return row, (x, w, b)
+
+
+def write_model(row, w, b, path):
+    from onnx import TensorProto, helper, numpy_helper, save
+
     value = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-    node = helper.make_node(row["op"], ["x", "w", "b"], ["y"], **attributes)
+    node = helper.make_node(row["op"], ["x", "w", "b"], ["y"], **quantised.attributes(row))
     constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")]
     graph = helper.make_graph([node], "layer", [value("x", row["x"])], [value("y", row["y"])], constants)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
 # --- Measuring -------------------------------------------------------------------------------------------------------
@@ -166,22 +194,25 @@ def measure_layer(options, row, workers):
     answers = {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        write_operands(row, folder)
+        written, operands = write_operands(row, folder, options.dtype, options.layout)
+        request = {"row": written, "dir": str(folder), "threads": options.threads, "secs": options.seconds}
         for round_ in range(options.rounds):
             for name, worker in workers.items():
                 if "error" in answers.get(name, {}):
                     continue
                 out = str(folder / f"y.{name}") if round_ == 0 else None
-                answer = worker.ask({"row": row, "dir": str(folder), "threads": options.threads, "secs": options.seconds, "out": out})
+                answer = worker.ask(request | {"out": out})
                 if "error" in answer:
                     answers[name] = answer
                 else:
                     best = answers.setdefault(name, {"seconds": answer["min"]})
                     best["seconds"] = min(best["seconds"], answer["min"])
-        outputs = {name: np.fromfile(folder / f"y.{name}", np.float32) for name, answer in answers.items() if "seconds" in answer}
-    for name, (status, error) in judge(outputs).items():
+        element, unit = (np.uint8, "steps") if options.dtype == "u8" else (np.float32, "error_of_rms")
+        outputs = {name: np.fromfile(folder / f"y.{name}", element) for name, answer in answers.items() if "seconds" in answer}
+    judged = judge_bytes(outputs, *quantised.sample(written, *operands)) if options.dtype == "u8" else judge(outputs)
+    for name, (status, error) in judged.items():
         gflops = row["flop"] / answers[name]["seconds"] / 1e9
-        answers[name] |= {"gflops": gflops, "status": status, "error_of_rms": error}
+        answers[name] |= {"gflops": gflops, "status": status, unit: error}
     for answer in answers.values():
         answer.setdefault("status", "absent")
     return {"row": row, "answers": answers}
@@ -214,6 +245,16 @@ def judge(outputs):
     return {name: verdict(y) for name, y in outputs.items()}
 
 
+def judge_bytes(outputs, places, right):
+    """The same for bytes: for each output its status, and its largest difference in steps. convoke's is exact if it is so at these places. The others are
+    compared with it: `inexact` is an output that is off by more than a step, as those of kernels that saturate are."""
+    exact = outputs.get("convoke")
+    if exact is None or (exact[places] != right).any():
+        return {name: ("wrong" if name == "convoke" else "differs", int(np.abs(y[places].astype(int) - right).max())) for name, y in outputs.items()}
+    steps = {name: int(np.abs(y.astype(int) - exact).max(initial=0)) for name, y in outputs.items()}
+    return {name: ("good" if off <= STEPS else "inexact", off) for name, off in steps.items()}
+
+
 # --- Showing ---------------------------------------------------------------------------------------------------------
 
 
@@ -221,30 +262,48 @@ def status(result, name):
     return result["answers"].get(name, {}).get("status", "absent")
 
 
-def rate(result, name):
+# What counts.
+RIGHT = ("good", "rough")
+
+
+def rate(result, name, statuses=RIGHT):
     """GFLOP/s, if the result is right."""
-    return result["answers"][name]["gflops"] if status(result, name) in ("good", "rough") else None
+    return result["answers"][name]["gflops"] if status(result, name) in statuses else None
 
 
-def best_peer(result, names):
-    return max((rate(result, name) or 0 for name in names if name != "convoke"), default=0)
+def best_peer(result, names, statuses=RIGHT):
+    return max((rate(result, name, statuses) or 0 for name in names if name != "convoke"), default=0)
 
 
 def table(data):
     """The table as Markdown, and the paragraphs that sum it up."""
     names = data["names"]
     lines = ["| layer | " + " | ".join(LABELS[name] for name in names) + " | of the best |", "|---|" + "---:|" * (len(names) + 1)]
-    ratios = []
-    texts = {"good": "{:.0f}", "rough": "{:.0f}~", "wrong": "wrong", "differs": "differs", "failed": "failed", "absent": "-"}
+    ratios, with_inexact = [], []
+    texts = {
+        "good": "{:.0f}", "rough": "{:.0f}~", "inexact": "{:.0f} not exact", "wrong": "wrong", "differs": "differs", "failed": "failed", "absent": "-",
+    }
     for result in data["results"]:
         cells = [texts[status(result, name)].format(result["answers"].get(name, {}).get("gflops")) for name in names]
         mine, best = rate(result, "convoke"), best_peer(result, names)
         ratios += [(mine / best, result["row"]["name"])] if mine and best else []
+        of_all = best_peer(result, names, (*RIGHT, "inexact"))
+        with_inexact += [(mine / of_all, result["row"]["name"])] if mine and of_all else []
         cells.append(f"{mine / best:.2f}" if mine and best else "-")
         lines.append(f"| {result['row']['name']} | " + " | ".join(cells) + " |")
     count = len(names) - 1
     others = f"the fastest of the {count} others" if count > 1 else LABELS[names[1]]
-    return "\n".join(lines), summary(ratios, "layer", "convoke", others) + faults(data) + overhead(data)
+    summed = summary(ratios, "layer", "convoke", others)
+    if with_inexact != ratios:
+        summed += summary(with_inexact, "layer", "convoke", f"{others}, with those that are not exact,")
+    return "\n".join(lines), summed + inexact(data) + faults(data) + overhead(data)
+
+
+def inexact(data):
+    """On how many layers each library is not exact, and by how much."""
+    found = {name: [r["answers"][name]["steps"] for r in data["results"] if status(r, name) == "inexact"] for name in data["names"]}
+    texts = [f"{LABELS[name]} on {len(steps)} of {len(data['results'])} layers (off by up to {max(steps)} steps)" for name, steps in found.items() if steps]
+    return [f"Not exact: {', '.join(texts)}."] if texts else []
 
 
 def faults(data):
@@ -252,6 +311,8 @@ def faults(data):
 
     def reason(answer):
         off = answer.get("error_of_rms")
+        if answer.get("steps") is not None:
+            return f"off by {answer['steps']} steps"
         return answer.get("error") or ("not numbers" if off is None else f"off by {off:.2g} of the root mean square")
 
     paragraphs = []
@@ -274,17 +335,23 @@ def conditions(data):
     layout = "plain NCHW in and out"
     if data["layout"] == "channels-last":
         layout = "channels last in and out"
-        if "onnxruntime" in data["names"]:
+        if "onnxruntime" in data["names"] and data["dtype"] == "f32":
             layout += " (onnxruntime: plain NCHW in and out, and the conversions to and from its blocked layout count)"
     if data["isa"]:
         layout += f", {' and '.join(LABELS[name] for name in data['names'])} held to {data['isa']}"
+    settings = SETTINGS | (BYTES if data["dtype"] == "u8" else {})
+    meaning = ""
+    agreement = f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond"
+    if data["dtype"] == "u8":
+        meaning = " X and Y have the zero point 128, and W, which is i8, a scale for each output channel. GFLOP/s, also of the FMA peak, are of integers."
+        agreement = "convoke's outputs are those of the definition, at a sample of places; the others are convoke's, or a step of Y off; `not exact`: more, which does not count"
     return [
         machine_line(data),
         versions_line(data),
-        f"f32, {layout}, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.",
-        "How each is called: " + "; ".join(f"{LABELS[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
+        f"{data['dtype']}, {layout}, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.{meaning}",
+        "How each is called: " + "; ".join(f"{LABELS[name]}: {settings[name]}" for name in data["names"]) + ".",
         load_line(data, "layers that take milliseconds"),
-        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `differs`: two outputs that disagree; "
+        f"{agreement}; `differs`: two outputs that disagree; "
         "`failed`: the library died or hung; `-`: it says that it has no such layer (table.csv has its words).",
     ] + (["Interrupted: not all layers were measured."] if data["interrupted"] else [])
 
@@ -295,10 +362,10 @@ def write_results(data, folder):
 
 def write_csv(data, file):
     writer = csv.writer(file)
-    writer.writerow(["layer", "library", "threads", "seconds", "gflops", "error_of_rms", "status", "reason"])
+    writer.writerow(["layer", "library", "threads", "seconds", "gflops", "error_of_rms", "steps", "status", "reason"])
     for result in data["results"]:
         for name, answer in result["answers"].items():
-            values = [answer.get(key, "") for key in ("seconds", "gflops", "error_of_rms", "status", "error")]
+            values = [answer.get(key, "") for key in ("seconds", "gflops", "error_of_rms", "steps", "status", "error")]
             writer.writerow([result["row"]["name"], name, data["threads"], *values])
 
 
@@ -333,7 +400,7 @@ def picture(data, path):
     axes.tick_params(axis="x", labelsize=8)
     axes.set_yticks(list(heights), [r["row"]["name"] for r in results], fontsize=7.5)
     axes.set_ylim(0.2, len(results) + 0.8)
-    axes.set_xlabel("GFLOP/s by the definition; Winograd makes\nfewer multiply-adds, and may exceed the peak", fontsize=8)
+    axes.set_xlabel("GFLOP/s by the definition; Winograd makes\nfewer multiply-adds, and may exceed the peak" if data["dtype"] == "f32" else "GFLOP/s, of integers", fontsize=8)
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
     caption(figure, conditions(data)[:2])
@@ -388,12 +455,12 @@ def facts(options):
             versions[name] = lock.split(f'name = "{RUST[name]}"\nversion = "')[1].split('"')[0]
         else:
             versions[name] = f"of {LAST[name]} {installed(LAST[name])}" if name in LAST else installed(name)
-    return machine(options, *isa(options)), versions
+    return machine(options, "--dtype", options.dtype, *isa(options)), versions
 
 
 def folder(data):
-    """Where results are written by default. Those of another layout stay."""
-    return ROOT / "target/compare" / ("channels-last" if data["layout"] == "channels-last" else "")
+    """Where results are written by default. Those of another layout or type stay."""
+    return ROOT / "target/compare" / ("u8" if data["dtype"] == "u8" else "") / ("channels-last" if data["layout"] == "channels-last" else "")
 
 
 def main():
@@ -407,7 +474,7 @@ def main():
         date = datetime.date.today().isoformat()
         data = {
             "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
-            "layout": options.layout, "isa": options.isa, "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True,
+            "layout": options.layout, "dtype": options.dtype, "isa": options.isa, "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True,
             "load": os.getloadavg()[1],
         }
         options.output = options.output or folder(data)

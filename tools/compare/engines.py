@@ -22,6 +22,10 @@ from peers import measure, mnn_convert, mnn_session, mnn_tensor, ncnn_options, o
 ONNX2TF = pathlib.Path(sys.prefix).with_name("onnx2tf") / "bin/onnx2tf"
 
 
+# Operators of which the tables count how many run on convoke.
+CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger")
+
+
 class OnnxRuntime:
     """Input and outputs are bound to memory of their own, so that no run allocates or copies them."""
 
@@ -86,7 +90,7 @@ class Convoke(OnnxRuntime):
         ops = [node.op_type for part in parts if part.ep_name == convoke_onnxruntime.PROVIDER for node in part.get_nodes()]
         if not ops:
             raise ValueError("no node ran on convoke")
-        self.facts |= {"nodes": len(ops), "convolutions": sum(op in ("Conv", "ConvTranspose") for op in ops)}
+        self.facts |= {"nodes": len(ops), "convolutions": sum(op in CONVOLUTIONS for op in ops)}
         super().bind(x, names)
 
 

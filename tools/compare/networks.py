@@ -1,11 +1,12 @@
 """Times whole networks with onnxruntime, with onnxruntime and convoke's execution provider, and with other engines, on this machine.
 
     tools/compare/run --networks            # all networks, one thread (tools/compare/run --networks --help for the options)
+    tools/compare/run --networks --quantised u8s8    # the same, quantised by onnxruntime's quantiser
 
 The networks are those of bindings/onnxruntime/tests/models.py, with random weights and inputs of a usual size: the `light` ones of the package onnx, those of
 tools/models.py, a detector, a vocoder and a segmentation of volumes that are made up, and published classifiers, detectors and others. A time is that of one
 inference from input to output. For each network, all engines run in turn, round by round, so that a drift of the machine's speed affects all alike. The
-fastest run of all rounds counts. All use f32 and their fastest setting.
+fastest run of all rounds counts. All use f32 (or what the quantiser made of it) and their fastest setting.
 
 Outputs are compared with those of onnxruntime alone: if one differs by more than the tolerance, it is marked, and does not count. An engine whose converter
 does not take a network is left out there. An engine that dies or hangs is started again, and given up after three times in a row. If the provider has no
@@ -30,7 +31,8 @@ from common import (
     HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, caption, check_options, earlier, installed, load_line, machine, machine_line, mean, measuring,
     plots, replace, save, summary, versions_line, write_files,
 )
-from engines import ONNX2TF
+from engines import CONVOLUTIONS, ONNX2TF
+from peers import session_options
 from tqdm import tqdm
 
 # The engines beside onnxruntime with convoke. onnxruntime is what all are compared with.
@@ -56,7 +58,21 @@ SIZES = {
 FREE = 100
 # Largest difference from onnxruntime's output, relative to its largest element.
 TOLERANCE = 1e-3
-WORK = "One inference in f32, batch 1, random weights."
+# What onnxruntime's quantiser makes of X and W. The first three are static QDQ with a scale for each output channel, calibrated with random inputs.
+QUANTISED = {"u8s8": ("QUInt8", "QInt8"), "u8u8": ("QUInt8", "QUInt8"), "s8s8": ("QInt8", "QInt8"), "dynamic": (None, "QUInt8")}
+# Engines that take such models.
+TAKE_QUANTISED = ["onnxruntime", "openvino"]
+# Inputs of the calibration, beside the one that is timed.
+INPUTS = 2
+# How far from the outputs in floats those of a quantised network may be, in onnxruntime's distance. Engines round in different places.
+DISTANCE = 1.1
+
+
+def work(data):
+    how = {None: "in f32", "dynamic": "quantised by quantize_dynamic with W in u8"}
+    static = "quantised to static QDQ, {} for X and {} for W, a scale for each output channel".format
+    name = data["quantised"]
+    return f"One inference {how[name] if name in how else static(name[:2], name[2:])}, batch 1, random weights."
 
 
 def parse():
@@ -64,8 +80,18 @@ def parse():
     default = [name for name in PEERS if name != "xnnpack" or ONNX2TF.exists()]
     add_options(parser, "network", PEERS, default, seconds=1, timeout=600, results="networks.json")
     parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
+    parser.add_argument(
+        "--quantised", choices=QUANTISED,
+        help=f"what onnxruntime's quantiser makes of the networks: types of X and W, or quantize_dynamic; with {', '.join(TAKE_QUANTISED)}",
+    )
+    parser.set_defaults(peers=None, output=None)
     options = parser.parse_args()
-    check_options(parser, options, PEERS)
+    libraries = TAKE_QUANTISED if options.quantised else PEERS
+    options.peers = options.peers or ",".join(name for name in default if name in libraries)
+    options.output = options.output or ROOT / "target/compare" / (options.quantised or "")
+    if options.readme and options.quantised:
+        parser.error("--readme: the tables are those of networks in f32")
+    check_options(parser, options, libraries)
     if "onnxruntime" not in options.peers:
         parser.error("--peers: all are compared with onnxruntime, which is not among them")
     return options
@@ -87,8 +113,9 @@ def networks(options):
     return {name: make for name, make in module.NETWORKS.items() if any(part in name for part in parts)}
 
 
-def write_network(name, make, folder):
-    """Writes the network as a model, and an input. Returns what the workers have to know, and the number of convolutions."""
+def write_network(name, make, folder, quantised=None):
+    """Writes the network as a model, and an input. Returns what the workers have to know, the number of convolutions, and if the network is quantised, its
+    outputs in floats."""
     import onnx
 
     model = make(**SIZES.get(name, {}))
@@ -101,11 +128,49 @@ def write_network(name, make, folder):
     dims = graph.input[0].type.tensor_type.shape.dim
     for dim in dims:
         dim.dim_value = dim.dim_value or FREE
-    onnx.save(model, folder / "model.onnx")
-    shape = [dim.dim_value for dim in dims]
-    np.random.default_rng(0).standard_normal(shape, np.float32).tofile(folder / "x.bin")
-    convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in graph.node)
-    return {"x": shape, "outputs": [output.name for output in graph.output]}, {"convolutions": convolutions, "nodes": len(graph.node)}
+    shape, outputs = [dim.dim_value for dim in dims], [output.name for output in graph.output]
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    x.tofile(folder / "x.bin")
+    floats = None
+    if quantised:
+        floats = quantise(model, x, folder, *QUANTISED[quantised])
+        graph = onnx.load(folder / "model.onnx").graph
+    else:
+        onnx.save(model, folder / "model.onnx")
+    convolutions = sum(node.op_type in CONVOLUTIONS for node in graph.node)
+    return {"x": shape, "outputs": outputs}, {"convolutions": convolutions, "nodes": len(graph.node)}, floats
+
+
+def quantise(model, x, folder, of_x, of_w):
+    """Writes the model as the quantiser makes it. Returns the outputs of the model before."""
+    import onnx
+    import onnxruntime as ort
+    from onnxruntime import quantization
+
+    class Inputs(quantization.CalibrationDataReader):
+        def __init__(self):
+            random = np.random.default_rng(1)
+            self.inputs = iter([x, *(random.standard_normal(x.shape, np.float32) for _ in range(INPUTS))])
+
+        def get_next(self):
+            found = next(self.inputs, None)
+            return None if found is None else {name: found}
+
+    name, plain, made = model.graph.input[0].name, folder / "float.onnx", folder / "model.onnx"
+    # Scales for each channel are newer than some of the networks.
+    if next(opset.version for opset in model.opset_import if not opset.domain) < 13:
+        model = onnx.version_converter.convert_version(model, 13)
+    onnx.save(model, made)
+    # As the quantiser asks for: batch normalisation becomes weights, and constants are computed.
+    options = session_options(ort.GraphOptimizationLevel.ORT_ENABLE_BASIC, 0)  # on all CPUs
+    options.optimized_model_filepath = str(plain)
+    floats = ort.InferenceSession(str(made), options, providers=["CPUExecutionProvider"]).run(None, {name: x})
+    type_ = lambda name: getattr(quantization.QuantType, name)
+    if of_x:
+        quantization.quantize_static(plain, made, Inputs(), per_channel=True, activation_type=type_(of_x), weight_type=type_(of_w))
+    else:
+        quantization.quantize_dynamic(plain, made, weight_type=type_(of_w))
+    return floats
 
 
 # --- Measuring -------------------------------------------------------------------------------------------------------
@@ -123,7 +188,7 @@ def measure_network(options, name, make, workers):
     answers, outputs = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        request, size = write_network(name, make, folder)
+        request, size, floats = write_network(name, make, folder, options.quantised)
         request |= {"dir": str(folder), "threads": options.threads, "secs": options.seconds}
         for round_ in range(options.rounds):
             for engine, worker in workers.items():
@@ -138,9 +203,9 @@ def measure_network(options, name, make, workers):
                     if round_ == 0:
                         with np.load(out) as arrays:
                             outputs[engine] = list(arrays.values())
-    for engine, (status, error) in judge(outputs).items():
+    for engine, (status, error) in judge(outputs, floats).items():
         if "error" not in answers[engine]:
-            answers[engine] |= {"status": status, "error_of_max": error}
+            answers[engine] |= {"status": status, "distance" if options.quantised else "error_of_max": error}
     for answer in answers.values():
         answer.setdefault("status", "absent")
     return {"network": name, **size, "answers": answers}
@@ -155,8 +220,9 @@ def better(best, answer):
     return min(best, answer, key=lambda one: one["seconds"]) | {"load": load}
 
 
-def judge(outputs):
-    """For each engine its status, and its largest error relative to the largest element of onnxruntime's outputs (None if there is no such number).
+def judge(outputs, floats=None):
+    """For each engine its status, and its largest error relative to the largest element of onnxruntime's outputs (None if there is no such number). With
+    outputs in floats, it is the root mean square of the distance from these, relative to that of onnxruntime.
 
     `good`; `wrong` is beyond the tolerance, or of another size; `unknown` means that onnxruntime has no outputs to compare with, or some that are not finite.
     Elsewhere there are also `failed` (the engine died or hung) and `absent` (the engine, or its converter, says that it cannot run the network).
@@ -169,9 +235,13 @@ def judge(outputs):
         # Engines without batches leave out axes of one element.
         if [y.size for y in found] != [y.size for y in right] or not all(np.isfinite(y).all() for y in found):
             return "wrong", None
-        pairs = [(y.astype(np.float64).ravel(), r.astype(np.float64).ravel()) for y, r in zip(found, right)]
-        error = max(float(np.abs(y - r).max(initial=0)) / (float(np.abs(r).max(initial=0)) or 1.0) for y, r in pairs)
-        return "good" if error <= TOLERANCE else "wrong", error
+        flat = lambda tensors: [tensor.astype(np.float64).ravel() for tensor in tensors]
+        if floats is None:
+            error = max(float(np.abs(y - r).max(initial=0)) / (float(np.abs(r).max(initial=0)) or 1.0) for y, r in zip(flat(found), flat(right)))
+            return "good" if error <= TOLERANCE else "wrong", error
+        off = lambda tensors: [float(np.sqrt(np.mean((y - plain) ** 2))) for y, plain in zip(flat(tensors), flat(floats))]
+        error = max(mine / its if its else 1.0 + mine for mine, its in zip(off(found), off(right)))
+        return "good" if error <= DISTANCE else "wrong", error
 
     return {name: verdict(found) for name, found in outputs.items()}
 
@@ -247,6 +317,8 @@ def faults(data):
 
     def reason(answer):
         off = answer.get("error_of_max")
+        if answer.get("distance") is not None:
+            return f"{answer['distance']:.2g} times as far from the outputs in floats as onnxruntime"
         return answer.get("error") or ("not numbers, or of another size" if off is None else f"off by {off:.2g} of the largest element")
 
     titles = {"wrong": "Wrong results, which do not count", "unknown": "Not comparable", "failed": "Failed", "absent": "Not converted, or refused"}
@@ -261,12 +333,15 @@ def faults(data):
 
 
 def conditions(data):
+    agreement = f"Outputs agree with onnxruntime's within {TOLERANCE:g} of the largest element"
+    if data["quantised"]:
+        agreement = f"Outputs are at most {DISTANCE:g} times as far as onnxruntime's from those of the network in floats, in root mean square"
     return [
         machine_line(data),
         versions_line(data),
-        f"Milliseconds. {WORK} The fastest run of {data['rounds']} rounds that took all in turn. Speed-up: over onnxruntime alone. "
+        f"Milliseconds. {work(data)} The fastest run of {data['rounds']} rounds that took all in turn. Speed-up: over onnxruntime alone. "
         "Of the best: relative to the fastest of all others. Load: milliseconds to make a session, without convoke and with it.",
-        f"Outputs agree with onnxruntime's within {TOLERANCE:g} of the largest element; `wrong`: beyond; `unknown`: onnxruntime's are missing or not finite; "
+        f"{agreement}; `wrong`: beyond; `unknown`: onnxruntime's are missing or not finite; "
         "`failed`: the engine died or hung; `-`: it, or its converter, does not take the network (networks.csv has its words).",
         "How each is called: " + "; ".join(f"{TITLES[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
         load_line(data, "inferences"),
@@ -279,7 +354,7 @@ def write_results(data, folder):
 
 def write_csv(data, file):
     writer = csv.writer(file)
-    keys = ["seconds", "load", "level", "convolutions", "nodes", "error_of_max", "status", "error"]
+    keys = ["seconds", "load", "level", "convolutions", "nodes", "error_of_max", "distance", "status", "error"]
     writer.writerow(["network", "engine", "threads", "seconds", "load_seconds", *keys[2:-1], "reason"])
     for result in data["results"]:
         for name, answer in result["answers"].items():
@@ -361,7 +436,7 @@ def readme(data):
         "networks",
         [
             # The machine, the versions, what was timed, the load; whether it was interrupted.
-            "\n".join([*facts[:2], f"* {WORK} Wrong results do not count.", *facts[5:]]),
+            "\n".join([*facts[:2], f"* {work(data)} Wrong results do not count.", *facts[5:]]),
             *(paragraph for paragraph in summed if paragraph not in faults(data)),
             f"{image}(benches/figures/networks.svg)",
             "[All figures](docs/figures.md#whole-networks), and what failed. `tools/compare/run --networks --readme` writes them.",
@@ -389,7 +464,7 @@ def main():
         versions = {name: installed(PACKAGES.get(name, name)) for name in options.peers}
         installed("convoke-onnxruntime")
         data = {
-            "date": datetime.date.today().isoformat(), "machine": machine(options), "versions": versions, "threads": options.threads, "rounds": options.rounds,
+            "quantised": options.quantised, "date": datetime.date.today().isoformat(), "machine": machine(options), "versions": versions, "threads": options.threads, "rounds": options.rounds,
             "names": ["onnxruntime", "convoke", *(name for name in options.peers if name != "onnxruntime")], "results": [], "interrupted": True,
             "load": os.getloadavg()[1],
         }

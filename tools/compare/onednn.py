@@ -10,12 +10,18 @@ import importlib.metadata
 import math
 import weakref
 
+import numpy as np
+from quantised import float_bias
+
 PACKAGE = "onednn-cpu-gomp"
-CPU, IN_ORDER, F32, INFERENCE = 1, 1, 3, 96
+CPU, IN_ORDER, INFERENCE = 1, 1, 96
+TYPES = {np.dtype(np.float32): 3, np.dtype(np.int32): 4, np.dtype(np.int8): 5, np.dtype(np.uint8): 6}
 # Convolution by sums or Winograd, as the library decides, and deconvolution by sums.
 ALGORITHMS = {"convolution": 0x3, "deconvolution": 0xA}
 QUERY_SOURCE, QUERY_WEIGHTS, QUERY_DESTINATION = 129, 131, 133
 SOURCE, DESTINATION, WEIGHTS, BIAS = 1, 17, 33, 41
+# With one of these: its scales, or its zero points.
+KINDS = {"scales": 4096, "zero_points": 8192}
 UNIMPLEMENTED = 3
 # What the environment variable ONEDNN_MAX_CPU_ISA=AVX2 holds it to.
 AVX2 = 0x7
@@ -62,18 +68,23 @@ class Layer:
         weakref.finalize(self, self.objects.close)
         self.engine = self.create("engine_create", "engine", CPU, ctypes.c_size_t(0))
         self.stream = self.create("stream_create", "stream", self.engine, IN_ORDER)
-        source, destination = self.channels_last(row["x"]), self.channels_last(row["y"])
-        bias = self.strided(b.shape, [1])
+        b, meaning = (float_bias(row, b), quantisation(row)) if "quantised" in row else (b, [])
+        source, destination = self.channels_last(row["x"], x), self.channels_last(row["y"], y)
+        bias = self.strided(b.shape, [1], b)
         shape, strides = weights(row)
         kind = "deconvolution" if row["op"] == "ConvTranspose" else "convolution"
         axes = len(row["strides"])
         begins, ends = row["pads"][:axes], row["pads"][axes:]
         if kind == "deconvolution":
             ends = [end - more for end, more in zip(ends, row["output_padding"])]
-        attributes = [row["strides"], [dilation - 1 for dilation in row["dilations"]], begins, ends]
+        geometry = [row["strides"], [dilation - 1 for dilation in row["dilations"]], begins, ends]
+        attributes = self.create("primitive_attr_create", "primitive_attr")
+        for what, argument, mask, _ in meaning:
+            call(f"primitive_attr_set_{what}_mask", attributes, argument, mask)
         description = self.create(
             f"{kind}_forward_primitive_desc_create", "primitive_desc", self.engine, INFERENCE, ALGORITHMS[kind],
-            self.any(row["x"]) if blocked else source, self.any(shape), bias, self.any(row["y"]) if blocked else destination, *map(numbers, attributes), None,
+            self.any(row["x"], x) if blocked else source, self.any(shape, w), bias, self.any(row["y"], y) if blocked else destination,
+            *map(numbers, geometry), attributes,
         )
         self.primitive = self.create("primitive_create", "primitive", description)
 
@@ -82,10 +93,11 @@ class Layer:
         if blocked:
             given = self.convert((source, given), self.picked(description, QUERY_SOURCE))
             self.inside_y = self.picked(description, QUERY_DESTINATION)
-        plain = self.strided(shape, strides)
+        plain = self.strided(shape, strides, w)
         packed = self.convert((plain, self.memory(plain, w)), self.picked(description, QUERY_WEIGHTS))
-        self.arguments = arguments({SOURCE: given, WEIGHTS: packed, BIAS: self.memory(bias, b), DESTINATION: self.inside_y[1]})
-        self.arrays = [x, b, y]  # the memories have bare addresses
+        scales = {KINDS[what] + argument: self.memory(self.strided(array.shape, [1], array), array) for what, argument, _, array in meaning}
+        self.arguments = arguments({SOURCE: given, WEIGHTS: packed, BIAS: self.memory(bias, b), DESTINATION: self.inside_y[1]} | scales)
+        self.arrays = [x, b, y, meaning]  # the memories have bare addresses
 
     def output(self):
         """Computes Y in the layout of the array."""
@@ -116,20 +128,33 @@ class Layer:
         self.objects.callback(call, f"{kind}_destroy", made)
         return made
 
-    def any(self, shape):
-        return self.create("memory_desc_create_with_tag", "memory_desc", len(shape), numbers(shape), F32, ANY)
+    def any(self, shape, array):
+        return self.create("memory_desc_create_with_tag", "memory_desc", len(shape), numbers(shape), TYPES[array.dtype], ANY)
 
-    def strided(self, shape, strides):
-        return self.create("memory_desc_create_with_strides", "memory_desc", len(shape), numbers(shape), F32, numbers(strides))
+    def strided(self, shape, strides, array):
+        return self.create("memory_desc_create_with_strides", "memory_desc", len(shape), numbers(shape), TYPES[array.dtype], numbers(strides))
 
-    def channels_last(self, shape):
-        """The layout of a shape (N, C, axes), whose elements lie as (N, axes, C)."""
+    def channels_last(self, shape, array):
+        """The layout of a shape (N, C, axes), whose elements, of the array's type, lie as (N, axes, C)."""
         inner = [shape[1] * math.prod(shape[i + 1 :]) for i in range(2, len(shape))]
-        return self.strided(shape, [math.prod(shape[1:]), 1, *inner])
+        return self.strided(shape, [math.prod(shape[1:]), 1, *inner], array)
 
     def memory(self, layout, array):
         address = ALLOCATE if array is None else ctypes.c_void_p(array.ctypes.data)
         return self.create("memory_create", "memory", layout, self.engine, address)
+
+
+def quantisation(row):
+    """Scales and zero points of a layer in bytes: what they are, of which argument, a mask of the axes along which they differ, and their values."""
+    q = row["quantised"]
+    # Output channels, or with groups these and the axis before them.
+    channels = 3 if row["group"] > 1 else 1
+    number = lambda what, argument, name, dtype: (what, argument, 0, np.array([q[name]], dtype))
+    return [
+        number("scales", SOURCE, "x_scale", np.float32), ("scales", WEIGHTS, channels, np.array(q["w_scale"], np.float32)),
+        number("scales", DESTINATION, "y_scale", np.float32), number("zero_points", SOURCE, "x_zero_point", np.int32),
+        number("zero_points", DESTINATION, "y_zero_point", np.int32),
+    ]
 
 
 def arguments(memories):

@@ -1,8 +1,9 @@
 """A worker that times layers with one of the libraries that are Python packages: `python peers.py onnxruntime`.
 
 Its protocol is that of `convoke-tools worker --help`: each line of standard input is a request, and each line of standard output is an answer. Weights are
-constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32. For xnnpack and onednn they are NHWC, and are converted
-from and to NCHW outside of the timing. The peers whose names end in `-blocked` have them as the library picks, converted likewise.
+constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32; layers in bytes have them in the layout of the request.
+For xnnpack and onednn they are NHWC, and are converted from and to NCHW outside of the timing. The peers whose names end in `-blocked` have them as the library
+picks, converted likewise.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import tempfile
 import time
 
 import numpy as np
+import quantised
 
 
 class OnnxRuntime:
@@ -22,19 +24,31 @@ class OnnxRuntime:
     memory, so that no run allocates or copies them."""
 
     def __init__(self, row, folder, x, w, b, threads):
+        self.load(str(folder / "model.onnx"), x, row["y"], threads)
+
+    def load(self, model, x, shape, threads):
         import onnxruntime as ort
 
         levels = ort.GraphOptimizationLevel
         candidates = []
         for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_ALL):
-            session = ort.InferenceSession(str(folder / "model.onnx"), session_options(level, threads), providers=["CPUExecutionProvider"])
-            run, sink = bound(session, x, row["y"])
+            session = ort.InferenceSession(model, session_options(level, threads), providers=["CPUExecutionProvider"])
+            run, sink = bound(session, x, shape)
             candidates.append((best_of(run, 6), run, sink))
         _, self.run, self.sink = min(candidates, key=lambda c: c[0])
 
     def output(self):
         self.run()
         return self.sink.numpy()
+
+
+class OnnxRuntimeBytes(OnnxRuntime):
+    def __init__(self, row, folder, x, w, b, threads):
+        self.row = row
+        self.load(quantised.qlinear(row, w, b), in_layout(row, x), quantised.shape(row, "y"), threads)
+
+    def output(self):
+        return from_layout(self.row, super().output())
 
 
 class OnnxRuntimeBlocked:
@@ -68,8 +82,13 @@ class OpenVino:
     def __init__(self, row, folder, x, w, b, threads):
         import openvino
 
-        model = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", openvino_settings(threads))
-        self.request = model.create_infer_request()
+        self.load(openvino.Core().read_model(folder / "model.onnx"), x, threads)
+
+    def load(self, model, x, threads):
+        import openvino
+
+        self.model = openvino.Core().compile_model(model, "CPU", openvino_settings(threads))
+        self.request = self.model.create_infer_request()
         self.request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
 
     def run(self):
@@ -81,22 +100,38 @@ class OpenVino:
         return self.request.get_output_tensor().data
 
 
+class OpenVinoBytes(OpenVino):
+    def __init__(self, row, folder, x, w, b, threads):
+        import openvino
+
+        self.row, self.x = row, in_layout(row, x)  # the request has X's bare address
+        self.load(openvino.Core().read_model(quantised.qdq(row, w, b)), self.x, threads)
+        facts = [node.get_rt_info() for node in self.model.get_runtime_model().get_ops()]
+        types = {str(fact["runtimePrecision"].astype(str)) for fact in facts if fact["layerType"].astype(str) in ("Convolution", "Deconvolution")}
+        if not types or not types <= {"u8", "i8"}:
+            raise ValueError(f"OpenVINO computes the layer in {', '.join(sorted(types)) or 'nodes of another kind'}")
+
+    def output(self):
+        return from_layout(self.row, super().output())
+
+
 class Ncnn:
     """Its layers. It has no batches, so images run one after the other."""
 
     # Numbers of an axis' parameters, from the innermost axis: kernel, dilation, stride, padding
     # at the beginning and at the end, output padding.
     AXES = [(1, 2, 3, 4, 15, 18), (11, 12, 13, 14, 16, 19), (21, 22, 23, 24, 17, 20)]
+    # More parameters, and whether outputs stay as they are computed, or become plain floats.
+    MORE, AS_COMPUTED = {}, 0
 
     def __init__(self, row, folder, x, w, b, threads):
         import ncnn
 
         axes, group, out = len(row["strides"]), row["group"], row["y"][1]
         transposed = row["op"] == "ConvTranspose"
-        if transposed and axes == 3 and group > 1:
-            raise ValueError("grouped 3-D transposed convolution is not there")
+        self.check(row, axes, transposed)
         layer = ("Deconvolution" if transposed else "Convolution") + ("DepthWise" if group > 1 else "") + {1: "1D", 2: "", 3: "3D"}[axes]
-        parameters = {0: out, 5: 1, 6: w.size}
+        parameters = {0: out, 5: 1, 6: w.size} | self.MORE
         if group > 1:
             parameters[7] = group
         for ids, axis in zip(self.AXES, reversed(range(axes))):
@@ -111,8 +146,7 @@ class Ncnn:
             w = w.reshape([group, row["x"][1] // group, out // group] + row["w"][2:]).swapaxes(1, 2)
         text = " ".join(f"{key}={value}" for key, value in sorted(parameters.items()))
         (folder / "ncnn.param").write_text(f"7767517\n2 2\nInput data 0 1 data\n{layer} layer 1 1 data out {text}\n")
-        flag = np.zeros(1, np.uint32)  # weights follow as f32
-        (folder / "ncnn.bin").write_bytes(flag.tobytes() + np.ascontiguousarray(w, np.float32).tobytes() + b.tobytes())
+        (folder / "ncnn.bin").write_bytes(self.weights(row, np.ascontiguousarray(w), b))
         self.net = ncnn.Net()
         # Python deletes attributes in the order in which they were set, so the pools must be set
         # after the network to outlive it.
@@ -122,12 +156,22 @@ class Ncnn:
         self.images = [ncnn.Mat(np.ascontiguousarray(image)).clone() for image in x]
         self.shape = row["y"]
 
+    @staticmethod
+    def check(row, axes, transposed):
+        if transposed and axes == 3 and row["group"] > 1:
+            raise ValueError("grouped 3-D transposed convolution is not there")
+
+    @staticmethod
+    def weights(row, w, b):
+        flag = np.zeros(1, np.uint32)  # weights follow as f32
+        return flag.tobytes() + w.tobytes() + b.tobytes()
+
     def run(self):
         outputs = []
         for image in self.images:
             extractor = self.net.create_extractor()
             extractor.input("data", image)
-            status, y = extractor.extract("out")
+            status, y = extractor.extract("out", self.AS_COMPUTED)
             if status:
                 raise ValueError(f"ncnn: status {status}")
             outputs.append(y)
@@ -135,6 +179,38 @@ class Ncnn:
 
     def output(self):
         return np.stack([np.array(y).reshape(self.shape[1:]) for y in self.run()])
+
+
+class NcnnBytes(Ncnn):
+    """It knows signed bytes without zero points. Its Y stays in blocks of channels, because it would convert plain bytes to floats."""
+
+    MORE, AS_COMPUTED = {8: 101}, 1
+
+    def __init__(self, row, folder, x, w, b, threads):
+        super().__init__(row, folder, quantised.signed(x), w, b, threads)
+
+    @staticmethod
+    def check(row, axes, transposed):
+        # With groups it has one scale for each.
+        if transposed or axes != 2 or not (row["group"] == 1 or row["group"] == row["x"][1] == row["y"][1]):
+            raise ValueError("ncnn has bytes for Conv of two axes alone, with one group, or one channel of X and Y in each group")
+
+    @staticmethod
+    def weights(row, w, b):
+        q = row["quantised"]
+        flag = np.array([0x000D4B38], np.uint32)  # weights follow as bytes, of whole words
+        scales = np.concatenate([1 / np.array(q["w_scale"]), [1 / q["x_scale"], 1 / q["y_scale"]]])
+        return flag.tobytes() + w.tobytes() + bytes(-w.size % 4) + quantised.float_bias(row, b).tobytes() + scales.astype(np.float32).tobytes()
+
+    def output(self):
+        import ncnn
+
+        def plain(y):
+            found = ncnn.Mat()
+            ncnn.convert_packing(y, found, 1)
+            return np.array(found).reshape(self.shape[1:])
+
+        return quantised.signed(np.stack([plain(y) for y in self.run()]))
 
 
 class Mnn:
@@ -197,7 +273,7 @@ class OneDnn:
         if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2" and onednn.effective_isa() != onednn.AVX2:
             raise ValueError("oneDNN is not held to AVX2")
         last = np.moveaxis(x, 1, -1)
-        source, self.y = aligned(last.shape), aligned([row["y"][0], *row["y"][2:], row["y"][1]])
+        source, self.y = aligned(last.shape, x.dtype), aligned([row["y"][0], *row["y"][2:], row["y"][1]], x.dtype)
         source[...] = last
         self.layer = onednn.Layer(row, source, w, b, self.y, self.BLOCKED)
         self.run = self.layer.run
@@ -230,7 +306,7 @@ def bound(session, x, shape):
     """A run whose input and output, of this shape, are bound to memory of their own, and that output."""
     import onnxruntime as ort
 
-    source, sink = (ort.OrtValue.ortvalue_from_shape_and_type(size, np.float32) for size in (x.shape, shape))
+    source, sink = (ort.OrtValue.ortvalue_from_shape_and_type(size, x.dtype) for size in (x.shape, shape))
     source.update_inplace(x)
     binding = session.io_binding()
     binding.bind_ortvalue_input(session.get_inputs()[0].name, source)
@@ -299,6 +375,8 @@ PEERS = {
     "onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn, "xnnpack": Xnnpack, "onednn": OneDnn, "onednn-blocked": OneDnnBlocked,
     "onnxruntime-blocked": OnnxRuntimeBlocked,
 }
+# The same libraries on layers in bytes. Those that are not here find out by the operands.
+BYTES = PEERS | {"onnxruntime": OnnxRuntimeBytes, "openvino": OpenVinoBytes, "ncnn": NcnnBytes}
 
 
 def best_of(run, times):
@@ -323,32 +401,46 @@ def measure(run, duration):
     return {"min": seconds[0], "median": seconds[len(seconds) // 2], "reps": len(seconds)}
 
 
-def aligned(shape):
+def aligned(shape, dtype=np.float32):
     """A tensor that begins at a cache line, as with the allocators of engines."""
-    size, line = 4 * math.prod(shape), 64
+    size, line = np.dtype(dtype).itemsize * math.prod(shape), 64
     memory = np.empty(size + line, np.uint8)
     begin = -memory.ctypes.data % line
-    return memory[begin : begin + size].view(np.float32).reshape(shape)
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
-def read(path, shape):
+def read(path, shape, dtype=np.float32):
     """A tensor of a file. OpenVINO reads the input in place."""
-    tensor = aligned(shape)
-    tensor[...] = np.fromfile(path, np.float32).reshape(shape)
+    tensor = aligned(shape, dtype)
+    tensor[...] = np.fromfile(path, dtype).reshape(shape)
     return tensor
+
+
+def in_layout(row, x):
+    """X, which has its channels first, in the layout of the layer."""
+    tensor = aligned(quantised.shape(row, "x"), x.dtype)
+    tensor[...] = np.moveaxis(x, 1, -1) if quantised.is_last(row) else x
+    return tensor
+
+
+def from_layout(row, y):
+    return np.moveaxis(y, -1, 1) if quantised.is_last(row) else y
 
 
 def answer(peer, request):
     row, folder = request["row"], pathlib.Path(request["dir"])
-    x, w, b = read(folder / "x.bin", row["x"]), read(folder / "w.bin", row["w"]), read(folder / "b.bin", [row["y"][1]])
+    is_bytes = "quantised" in row
+    types = (np.uint8, np.int8, np.int32) if is_bytes else [np.float32] * 3
+    shapes = {"x": row["x"], "w": row["w"], "b": [row["y"][1]]}
+    x, w, b = (read(folder / f"{name}.bin", shape, dtype) for (name, shape), dtype in zip(shapes.items(), types))
     # Each worker has its own files, because several workers share the layer's folder.
     with tempfile.TemporaryDirectory() as own:
         own = pathlib.Path(own)
         (own / "model.onnx").symlink_to(folder / "model.onnx")
-        layer = PEERS[peer](row, own, x, w, b, request["threads"])
+        layer = (BYTES if is_bytes else PEERS)[peer](row, own, x, w, b, request["threads"])
         timing = measure(layer.run, request["secs"])
         if request.get("out"):
-            y = np.ascontiguousarray(layer.output(), np.float32)
+            y = np.ascontiguousarray(layer.output(), x.dtype)
             if list(y.shape) != row["y"]:
                 raise ValueError(f"the output's shape is {list(y.shape)}, not {row['y']}")
             y.tofile(request["out"])

@@ -23,6 +23,7 @@ import compare
 import numpy as np
 import onednn
 import peers
+import quantised
 import xnnpack
 
 # A worker that answers each request as the request's field `do` says.
@@ -56,7 +57,7 @@ def data(*results):
     names = ["convoke", "ncnn", "mnn"]
     return {
         "machine": machine, "versions": {"ncnn": "1", "mnn": "2"}, "names": names, "threads": 1, "rounds": 2, "date": "2026-01-01", "load": 0.5,
-        "interrupted": False, "layout": "channels-first", "isa": None, "overhead": {"convoke": 1e-7, "mnn": 4.2e-7}, "results": list(results),
+        "interrupted": False, "layout": "channels-first", "dtype": "f32", "isa": None, "overhead": {"convoke": 1e-7, "mnn": 4.2e-7}, "results": list(results),
     }
 
 
@@ -103,6 +104,25 @@ class Results(unittest.TestCase):
         self.assertEqual([status for status, _ in judged.values()], ["good", "wrong", "good", "rough", "good"])
         self.assertAlmostEqual(judged["b"][1], 0.5)
         self.assertAlmostEqual(judged["d"][1], 1e-3, places=6)
+
+    def test_bytes_may_be_a_step_off(self):
+        y, places = np.full(8, 7, np.uint8), np.array([0, 7])
+        judge = lambda right=7, **outputs: compare.judge_bytes(outputs, places, np.full(2, right, np.uint8))
+        self.assertEqual(list(judge(convoke=y, a=y + 1, b=y - 1, c=y + 2).values()), [("good", 0), ("good", 1), ("good", 1), ("inexact", 2)])
+        self.assertEqual(judge(right=8, convoke=y, a=y + 1), {"convoke": ("wrong", 1), "a": ("differs", 0)})
+        self.assertEqual(judge(a=y), {"a": ("differs", 0)}, "convoke has no output")
+
+    def test_what_is_not_exact_is_shown_and_does_not_count(self):
+        answers = {"convoke": ("good", 90.0, 0), "ncnn": ("inexact", 100.0, 30), "mnn": ("good", 60.0, 1)}
+        one = result("one", **answers)
+        for name, (_, _, steps) in answers.items():
+            one["answers"][name]["steps"] = steps
+        rows, paragraphs = compare.table(data(one) | {"dtype": "u8"})
+        self.assertIn("| one | 90 | 100 not exact | 60 | 1.50 |", rows)
+        self.assertIn("is 1.50 times as fast as the fastest of the 2 others in", paragraphs[0])
+        self.assertIn("is 0.90 times as fast as the fastest of the 2 others, with those that are not exact, in", paragraphs[1])
+        self.assertEqual(paragraphs[2], "Not exact: ncnn on 1 of 1 layers (off by up to 30 steps).")
+        self.assertIn("u8, plain NCHW in and out, weights", compare.conditions(data(one) | {"dtype": "u8"})[2])
 
     def test_of_two_nobody_knows_which_is_wrong(self):
         y = np.ones(8, np.float32)
@@ -159,7 +179,7 @@ class Results(unittest.TestCase):
             read = json.loads((folder / "results.json").read_text(), parse_constant=self.fail)
             self.assertEqual(len(read["results"]), 2)
             lines = (folder / "table.csv").read_text().splitlines()
-            self.assertEqual(lines[1:], ["layer,convoke,1,0.001,5.0,,wrong,", "two,mnn,1,,,,failed,died"])
+            self.assertEqual(lines[1:], ["layer,convoke,1,0.001,5.0,,,wrong,", "two,mnn,1,,,,,failed,died"])
             self.assertEqual(sorted(path.name for path in folder.iterdir()), ["results.json", "table.csv"])
 
 
@@ -184,6 +204,10 @@ class Options(unittest.TestCase):
             (["--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn, onednn-blocked, onnxruntime-blocked, onnxruntime"),
             (["--layout", "channels-last", "--isa", "avx2", "--peers", "xnnpack"], "no library xnnpack; there are onednn, onednn-blocked"),
             (["--layout", "channels-last", "--readme"], "those of channels first"),
+            (["--dtype", "u8", "--readme"], "those of channels first in f32"),
+            (["--dtype", "u8", "--peers", "mnn"], "no library mnn; there are onnxruntime, openvino, ncnn"),
+            (["--dtype", "u8", "--layout", "channels-last", "--peers", "ncnn"], "no library ncnn; there are xnnpack, onednn,"),
+            (["--dtype", "i8"], "invalid choice: 'i8'"),
             (["--isa", "avx2"], "only with --layout channels-last"),
         ]:
             self.assertIn(message, self.refused(*arguments))
@@ -349,6 +373,75 @@ class ChannelsLast(unittest.TestCase):
         environment = os.environ | compare.ISAS["avx2"]["onednn"]
         done = subprocess.run([sys.executable, "-c", program], cwd=common.HERE, env=environment, capture_output=True, text=True)
         self.assertEqual(done.stdout.strip(), "True", done.stderr)
+
+
+def in_bytes(row, operands, layout):
+    """A layer in bytes, and its operands."""
+    *operands, meaning = quantised.operands(row, *operands)
+    return row | {"quantised": meaning, "layout": layout}, operands
+
+
+class Bytes(unittest.TestCase):
+    GROUPED_TRANSPOSED = layer("ConvTranspose", [1, 4, 4, 4], 6, [3, 3], [2, 2], [1, 0, 0, 1], group=2)
+
+    def run_layers(self, layouts, *classes, refuses=lambda row: None, more=()):
+        for (row, *operands), layout in itertools.product([*(one for one, _ in LAYERS), self.GROUPED_TRANSPOSED, *more], layouts):
+            row, (x, w, b) = in_bytes(row, operands, layout)
+            for class_ in classes:
+                with self.subTest(row=row, peer=class_.__name__), tempfile.TemporaryDirectory() as folder:
+                    reason = refuses(row)
+                    with self.assertRaisesRegex(ValueError, reason) if reason else contextlib.nullcontext():
+                        self.close(class_(row, pathlib.Path(folder), x, w, b, 1).output(), row, (x, w, b))
+
+    def close(self, y, row, operands):
+        """Within a step of the definition of QLinearConv."""
+        x, w, b = (values.astype(int) for values in operands)
+        q = row["quantised"]
+        scale = q["x_scale"] * np.array(q["w_scale"]) / q["y_scale"]
+        right = np.clip(np.rint(expected(row, x - q["x_zero_point"], w, b) * scale[:, None, None]) + q["y_zero_point"], 0, 255)
+        self.assertEqual((list(y.shape), y.dtype), (row["y"], np.uint8))
+        self.assertLessEqual(np.abs(y.astype(int) - right).max(), 1)
+        places, sampled = quantised.sample(row, *operands)
+        self.assertLessEqual(np.abs(sampled.astype(int) - right.ravel()[places]).max(), 1)
+        self.assertGreater(right.std(), 10, "outputs fill their range")
+
+    def test_the_largest_weight_of_each_channel_is_127(self):
+        for row, *operands in [LAYERS[2][0], LAYERS[7][0], LAYERS[11][0], self.GROUPED_TRANSPOSED]:
+            row, (x, w, b) = in_bytes(row, operands, "channels-first")
+            np.testing.assert_array_equal(np.abs(quantised.by_channel(row, w).astype(int)).max(axis=(1, 3)).ravel(), 127)
+            # The bytes mean what they were made of.
+            back = quantised.by_channel(row, w) * np.array(row["quantised"]["w_scale"]).reshape(row["group"], 1, -1, 1)
+            np.testing.assert_allclose(back.reshape(w.shape), operands[1], atol=1 / 200)
+            np.testing.assert_allclose(quantised.float_bias(row, b), operands[2], atol=1e-3)
+            self.assertTrue((quantised.signed(quantised.signed(x)) == x).all() and quantised.signed(x).dtype == np.int8)
+
+    @unittest.skipUnless(importlib.util.find_spec("ai_edge_litert"), "needs ai-edge-litert")
+    def test_xnnpack(self):
+        self.run_layers(["channels-last"], peers.Xnnpack, refuses=lambda row: "with groups" if row["group"] > 1 and row["op"] != "Conv" else None)
+
+    @unittest.skipUnless(onednn.is_installed(), "needs onednn-cpu-gomp")
+    def test_onednn(self):
+        self.run_layers(["channels-last"], peers.OneDnn, peers.OneDnnBlocked)
+
+    @unittest.skipUnless(importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"), "needs onnxruntime and onnx")
+    def test_onnxruntime(self):
+        refuses = lambda row: None if row["op"] == "Conv" else "no ConvTranspose of bytes"
+        self.run_layers(["channels-first", "channels-last"], peers.OnnxRuntimeBytes, refuses=refuses)
+
+    @unittest.skipUnless(importlib.util.find_spec("openvino") and importlib.util.find_spec("onnx"), "needs OpenVINO and onnx")
+    def test_openvino_computes_in_bytes_or_is_refused(self):
+        row, *operands = layer("Conv", [1, 32, 8, 8], 32, [3, 3], [1, 1], [1, 1, 1, 1])
+        for layout in ("channels-first", "channels-last"):
+            found, (x, w, b) = in_bytes(row, operands, layout)
+            self.close(peers.OpenVinoBytes(found, None, x, w, b, 1).output(), found, (x, w, b))
+        found, (x, w, b) = in_bytes(self.GROUPED_TRANSPOSED[0], self.GROUPED_TRANSPOSED[1:], "channels-first")
+        with self.assertRaisesRegex(ValueError, "ConvTranspose with groups"):
+            peers.OpenVinoBytes(found, None, x, w, b, 1)
+
+    @unittest.skipUnless(importlib.util.find_spec("ncnn"), "needs ncnn")
+    def test_ncnn(self):
+        refuses = lambda row: None if row["op"] == "Conv" and (row["group"] == 1 or row["group"] == row["x"][1] == row["y"][1]) else "ncnn has bytes for Conv"
+        self.run_layers(["channels-first"], peers.NcnnBytes, refuses=refuses)
 
 
 class Pictures(unittest.TestCase):

@@ -42,7 +42,7 @@ def data(*results):
     machine = {"cpu": "CPU", "cores": 2, "fma_peak": {"avx2": 100.0}, "read_bandwidth": {"avx2": levels}, "convoke": "0", "rustc": "rustc"}
     return {
         "machine": machine, "versions": {"onnxruntime": "1", "openvino": "2", "mnn": "3"}, "names": ["onnxruntime", "convoke", "openvino", "mnn"], "threads": 1,
-        "rounds": 2, "date": "2026-01-01", "load": 0.5, "interrupted": False, "results": list(results),
+        "quantised": None, "rounds": 2, "date": "2026-01-01", "load": 0.5, "interrupted": False, "results": list(results),
     }
 
 
@@ -73,6 +73,14 @@ class Judging(unittest.TestCase):
         y = np.ones(4, np.float32)
         for found in ([y[:3]], [y, y], [], [y * np.nan]):
             self.assertEqual(networks.judge({"onnxruntime": [y], "mnn": found})["mnn"], ("wrong", None))
+
+    def test_quantised_networks_are_as_far_from_the_floats_as_onnxruntime(self):
+        y = np.zeros(4, np.float32)
+        outputs = {"onnxruntime": [y + 1], "convoke": [y - 1.05], "openvino": [y + 1.3], "nan": [y * np.nan]}
+        judged = networks.judge(outputs, [y])
+        self.assertEqual({name: status for name, (status, _) in judged.items()}, {"onnxruntime": "good", "convoke": "good", "openvino": "wrong", "nan": "wrong"})
+        self.assertAlmostEqual(judged["openvino"][1], 1.3, places=6)
+        self.assertEqual(networks.judge({"onnxruntime": [y], "convoke": [y], "openvino": [y + 1]}, [y])["openvino"][0], "wrong", "onnxruntime is exact")
 
     def test_without_onnxruntimes_outputs_nothing_is_known(self):
         y = np.ones(4, np.float32)
@@ -136,9 +144,9 @@ class Files(unittest.TestCase):
             networks.write_results(mixed(), folder)
             self.assertEqual(json.loads((folder / "networks.json").read_text(), parse_constant=self.fail), mixed())
             lines = (folder / "networks.csv").read_text().splitlines()
-            self.assertEqual(lines[0], "network,engine,threads,seconds,load_seconds,level,convolutions,nodes,error_of_max,status,reason")
-            self.assertIn("one,convoke,1,0.01,0.05,,3,5,1e-06,good,", lines)
-            self.assertIn("two,mnn,1,,,,,,,absent,no such operator", lines)
+            self.assertEqual(lines[0], "network,engine,threads,seconds,load_seconds,level,convolutions,nodes,error_of_max,distance,status,reason")
+            self.assertIn("one,convoke,1,0.01,0.05,,3,5,1e-06,,good,", lines)
+            self.assertIn("two,mnn,1,,,,,,,,absent,no such operator", lines)
 
     def test_what_the_picture_shows(self):
         self.assertEqual(networks.bars(mixed()), [
@@ -215,8 +223,26 @@ class Networks(unittest.TestCase):
         for name, size in networks.SIZES.items():
             inspect.signature(made[name]).bind(**size)
         with tempfile.TemporaryDirectory() as folder:
-            request, size = networks.write_network("recogniser", made["recogniser"], pathlib.Path(folder))
+            request, size, _ = networks.write_network("recogniser", made["recogniser"], pathlib.Path(folder))
         self.assertEqual((request["x"], size["convolutions"]), ([1, 3, 48, 320], 31))
+
+    @unittest.skipUnless(all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))), "needs onnx and onnxruntime")
+    def test_quantised_networks_compute_nearly_the_same(self):
+        import onnx
+        import onnxruntime as ort
+
+        name = "light-squeezenet"  # its operators are too old for scales for each channel
+        make = networks.networks(argparse.Namespace(filter=name))[name]
+        for how, operator in [*dict.fromkeys(["u8s8", "u8u8", "s8s8"], "QuantizeLinear").items(), ("dynamic", "ConvInteger")]:
+            with self.subTest(how=how), tempfile.TemporaryDirectory() as folder:
+                folder = pathlib.Path(folder)
+                request, size, floats = networks.write_network(name, make, folder, how)
+                graph = onnx.load(folder / "model.onnx").graph
+                self.assertIn(operator, {node.op_type for node in graph.node})
+                self.assertEqual((size["convolutions"], size["nodes"]), (26, len(graph.node)))
+                x = np.fromfile(folder / "x.bin", np.float32).reshape(request["x"])
+                (y,) = ort.InferenceSession(folder / "model.onnx").run(request["outputs"], {graph.input[0].name: x})
+                self.assertLess(np.sqrt(np.mean((y - floats[0]) ** 2)), 0.3 * np.sqrt(np.mean(floats[0] ** 2)))
 
 
 class Options(unittest.TestCase):
@@ -224,6 +250,9 @@ class Options(unittest.TestCase):
         for arguments, message in [
             (["--peers", "tract"], "no library tract; there are onnxruntime,"),
             (["--peers", "openvino"], "all are compared with onnxruntime"),
+            (["--quantised", "u4"], "invalid choice: 'u4'"),
+            (["--quantised", "u8s8", "--peers", "onnxruntime,ncnn"], "no library ncnn; there are onnxruntime, openvino"),
+            (["--quantised", "u8s8", "--readme"], "those of networks in f32"),
             (["--from", "no/such.json"], "no/such.json: No such file"),
             (["--from", __file__], "is not a result of this version"),
             (["--from", "/dev/zero"], "/dev/zero has more than 67108864 characters"),

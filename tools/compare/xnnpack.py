@@ -10,6 +10,7 @@ is timed with the others.
 import dataclasses
 
 import numpy as np
+from quantised import signed
 
 
 @dataclasses.dataclass
@@ -27,12 +28,15 @@ class Model:
     strides: list[int]
     dilations: list[int]
     multiplier: int
+    # Scales and zero points of a layer in bytes, which are signed here.
+    quantised: dict | None
 
     def from_onnx(self, x):
-        return np.ascontiguousarray(np.flip(x.transpose(0, 2, 3, 1), self.mirrored))
+        x = np.ascontiguousarray(np.flip(x.transpose(0, 2, 3, 1), self.mirrored))
+        return signed(x) if self.quantised else x
 
     def to_onnx(self, y):
-        return np.flip(y, self.mirrored).transpose(0, 3, 1, 2)
+        return np.flip(signed(y) if self.quantised else y, self.mirrored).transpose(0, 3, 1, 2)
 
 
 def model(row, w, b):
@@ -51,7 +55,7 @@ def model(row, w, b):
     padding, mirrored = paddings(row)
     weights = np.ascontiguousarray(np.flip(weights, mirrored))
     last = lambda shape: [shape[0], *shape[2:], shape[1]]
-    return Model(op, padding, mirrored, last(row["x"]), last(row["y"]), weights, b, row["strides"], row["dilations"], multiplier)
+    return Model(op, padding, mirrored, last(row["x"]), last(row["y"]), weights, b, row["strides"], row["dilations"], multiplier, row.get("quantised"))
 
 
 def paddings(row):
@@ -105,15 +109,24 @@ def write(model):
     # The first buffer is empty by the format's rules. Tensors that are not constants name it.
     buffers, tensors = [schema.BufferT()], []
 
-    def tensor(name, shape, values=None):
-        type_ = schema.TensorType.INT32 if values is not None and values.dtype == np.int32 else schema.TensorType.FLOAT32
-        tensors.append(schema.TensorT(shape=list(shape), type=type_, buffer=0 if values is None else len(buffers), name=name))
+    def tensor(name, shape, values=None, scales=None, zero_point=0, axis=0):
+        types = {np.dtype(np.int32): schema.TensorType.INT32, np.dtype(np.int8): schema.TensorType.INT8, np.dtype(np.float32): schema.TensorType.FLOAT32}
+        # X and Y have the type of the weights.
+        type_ = types[(model.weights if values is None else values).dtype]
+        meaning = scales and schema.QuantizationParametersT(scale=scales, zeroPoint=[zero_point] * len(scales), quantizedDimension=axis)
+        tensors.append(schema.TensorT(shape=list(shape), type=type_, buffer=0 if values is None else len(buffers), name=name, quantization=meaning))
         if values is not None:
             buffers.append(schema.BufferT(data=values.view(np.uint8).ravel()))
         return len(tensors) - 1
 
-    x, y = tensor("x", model.x), tensor("y", model.y)
-    w, b = tensor("w", model.weights.shape, model.weights), tensor("b", model.bias.shape, model.bias)
+    of_x = of_w = of_b = of_y = {}
+    if model.quantised:
+        q = model.quantised
+        of_x, of_y = ({"scales": [q[f"{name}_scale"]], "zero_point": q[f"{name}_zero_point"] - 128} for name in "xy")
+        of_w = {"scales": q["w_scale"], "axis": 3 if model.op == "DEPTHWISE_CONV_2D" else 0}
+        of_b = {"scales": [q["x_scale"] * scale for scale in q["w_scale"]]}
+    x, y = tensor("x", model.x, **of_x), tensor("y", model.y, **of_y)
+    w, b = tensor("w", model.weights.shape, model.weights, **of_w), tensor("b", model.bias.shape, model.bias, **of_b)
     inputs = [x, w, b]
     if model.op == "TRANSPOSE_CONV":
         shape = np.array(model.y, np.int32)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use convoke::{Algorithm, Element, Geometry, reference};
 use convoke_kernels::Real;
 
-use crate::data::{Operands, Random, Scalar};
+use crate::data::{ByteOperands, Operands, Quantisation, Random, Scalar};
 
 /// The worst of the elements that were compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,13 +55,37 @@ pub fn against_reference<T: Scalar>(
     count: usize,
 ) -> Worst {
     let wide = reference::wide_magnitudes(geometry, &operands.x, &operands.w);
-    let mut worst = Worst { error: 0.0, of_tolerance: 0.0, index: 0, samples: 0 };
-    for index in sample(&geometry.output_shape(), count) {
+    worst_of(geometry, count, |index, channel| {
         let expected = reference::element(geometry, &operands.x, &operands.w, Some(&operands.b), index);
-        let error = distance(y[index].to_f64(), expected.value);
-        let (_, channel, _) = geometry.output_place(index);
         let tolerance = reference::tolerance::<T>(geometry, expected.magnitude)
             + usual_transform_error::<T>(algorithm, wide[channel]);
+        (distance(y[index].to_f64(), expected.value), tolerance)
+    })
+}
+
+/// Compares `y` with the definition of ONNX's QLinearConv at the elements of [`sample`]. Errors are in steps of Y, and bounds
+/// are 0.
+#[must_use]
+pub fn bytes_against_reference(geometry: &Geometry, operands: &ByteOperands, y: &[u8], count: usize) -> Worst {
+    let Quantisation { x_scale, x_zero_point, w_scale, y_scale, y_zero_point } = &operands.quantisation;
+    // All sums are integers that f64 holds.
+    let x: Vec<f64> = operands.x.iter().map(|&x| f64::from(x) - f64::from(*x_zero_point)).collect();
+    let w: Vec<f64> = operands.w.iter().map(|&w| w.into()).collect();
+    let b: Vec<f64> = operands.b.iter().map(|&b| b.into()).collect();
+    worst_of(geometry, count, |index, channel| {
+        let sum = reference::element(geometry, &x, &w, Some(&b), index).value as f32;
+        let steps = (sum * (x_scale * w_scale[channel] / y_scale)).round_ties_even();
+        let expected = (steps + f32::from(*y_zero_point)).clamp(0.0, 255.0);
+        (distance(y[index].into(), expected.into()), 0.0)
+    })
+}
+
+/// The worst of a sample of elements. `compare` gives the error and the bound of one, by its index and its channel.
+fn worst_of(geometry: &Geometry, count: usize, compare: impl Fn(usize, usize) -> (f64, f64)) -> Worst {
+    let mut worst = Worst { error: 0.0, of_tolerance: 0.0, index: 0, samples: 0 };
+    for index in sample(&geometry.output_shape(), count) {
+        let (_, channel, _) = geometry.output_place(index);
+        let (error, tolerance) = compare(index, channel);
         let of_tolerance = if error == 0.0 { 0.0 } else { error / tolerance };
         worst.samples += 1;
         worst.error = worst.error.max(error);
@@ -125,7 +149,7 @@ pub fn sample(shape: &[usize], count: usize) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::named;
-    use convoke::Conv;
+    use convoke::{Conv, Planner, QuantisedRun};
 
     #[test]
     fn a_small_tensor_is_looked_at_completely() {
@@ -166,5 +190,21 @@ mod tests {
         assert!(!worst.is_within() && worst.index == 37 && worst.samples == 100, "{worst:?}");
         y[37] = f32::NAN;
         assert_eq!(against_reference(&geometry, named("naive"), &operands, &y, 500).of_tolerance, f64::INFINITY);
+    }
+
+    #[test]
+    fn a_byte_that_is_off_by_a_step_is_found() {
+        let conv = Conv::new([4, 3, 3, 3]).pads([1, 1, 1, 1]);
+        let plan = Planner::new().plan_quantised::<u8, i8, u8>(conv, &[1, 3, 5, 5]).unwrap();
+        let operands = ByteOperands::new(plan.geometry());
+        let weights = plan.pack(&operands.w, &[], Some(&operands.b)).unwrap();
+        let scaled = weights.scaled(&operands.quantisation.scales()).unwrap();
+        let mut y = vec![0; 100];
+        plan.run(QuantisedRun::new(&operands.x, &weights, &scaled, &mut y)).unwrap();
+        assert!(bytes_against_reference(plan.geometry(), &operands, &y, 500).is_within());
+        assert!(y.iter().any(|&y| y < 90) && y.iter().any(|&y| y > 166), "the outputs fill their range: {y:?}");
+        y[37] ^= 1;
+        let worst = bytes_against_reference(plan.geometry(), &operands, &y, 500);
+        assert_eq!((worst.is_within(), worst.index, worst.error), (false, 37, 1.0));
     }
 }

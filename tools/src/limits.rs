@@ -17,10 +17,10 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use convoke::{DType, Geometry, Isa, Op};
+use convoke::{Geometry, Isa, Op};
 use pulp::{Simd, WithSimd};
 
-use crate::data::{Tensor, tensor};
+use crate::data::{Numbers, Tensor, tensor};
 use crate::peak::peak;
 use crate::shapes::flops;
 
@@ -166,14 +166,15 @@ impl Roof {
     /// # Panics
     /// If `threads` is 0.
     #[must_use]
-    pub fn measure(dtype: DType, isa: Isa, threads: usize) -> Option<Self> {
+    pub fn measure(numbers: impl Into<Numbers>, isa: Isa, threads: usize) -> Option<Self> {
         assert!(threads > 0, "at least one thread");
-        peak(dtype, isa)?;
+        let numbers = numbers.into();
+        peak(numbers, isa)?;
         // More threads than cores would take turns. Each would measure the whole speed of its
         // core while it runs, and the sum would exceed the speed of the machine.
         let threads = threads.min(std::thread::available_parallelism().map_or(threads, usize::from));
         let caches = Caches::of_this_machine();
-        let fma = on_all(threads, || (), |()| peak(dtype, isa).unwrap_or(0.0));
+        let fma = on_all(threads, || (), |()| peak(numbers, isa).unwrap_or(0.0));
         let bandwidth = Level::ALL.map(|level| bandwidth(isa, threads, per_thread(level, &caches, threads)));
         Some(Self { threads, fma, bandwidth, caches })
     }

@@ -5,13 +5,12 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use convoke::DType;
+use convoke_tools::data::Numbers;
 use convoke_tools::limits::{Caches, Level, Roof};
 use serde::Serialize;
 use sysinfo::{MemoryRefreshKind, System};
 
 use crate::cpu;
-use crate::options::dtype_name;
 use crate::output::text::{bytes, wrapped};
 
 /// Where, when and with what something was measured.
@@ -53,7 +52,12 @@ pub(crate) struct CacheSizes {
 
 impl Machine {
     /// This machine now, with the measured limits, and the [`load`] when the measurement began.
-    pub(crate) fn new(dtype: DType, threads: usize, roofs: &BTreeMap<convoke::Isa, Roof>, load: Option<f64>) -> Self {
+    pub(crate) fn new(
+        numbers: impl Into<Numbers>,
+        threads: usize,
+        roofs: &BTreeMap<convoke::Isa, Roof>,
+        load: Option<f64>,
+    ) -> Self {
         let Caches { l1, l2, l3 } = Caches::of_this_machine();
         let levels = |roof: &Roof| Level::ALL.map(|level| (level.to_string(), roof.bandwidth[level as usize]));
         Self {
@@ -64,7 +68,7 @@ impl Machine {
             convoke: env!("CARGO_PKG_VERSION").to_owned(),
             commit: option_env!("CONVOKE_TOOLS_COMMIT").map(str::to_owned),
             rustc: env!("CONVOKE_TOOLS_RUSTC").to_owned(),
-            dtype: dtype_name(dtype).to_owned(),
+            dtype: numbers.into().to_string(),
             threads,
             cold: false,
             caches: CacheSizes { l1, l2, l3, assumed: Caches::reported().is_none() },

@@ -9,6 +9,7 @@ mod assembly;
 mod commands;
 mod cpu;
 mod interrupt;
+mod layer_plan;
 mod machine;
 mod mca;
 mod model;

@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Layout, Machine, Operator, Planner, Threads};
+use convoke_tools::data::Numbers;
 use convoke_tools::onnx::graph::{ConvNode, Graph};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -53,6 +54,15 @@ impl Choice {
             planner = planner.accuracy(accuracy.into());
         }
         Ok(planner)
+    }
+
+    /// An error for options that layers of bytes have no use for.
+    pub(crate) fn ensure_suits(&self, numbers: Numbers) -> Result<()> {
+        if numbers == Numbers::Bytes {
+            ensure!(self.algorithm.is_none(), "--algorithm: layers of bytes have no choice of algorithms");
+            ensure!(self.accuracy.is_none(), "--accuracy: sums of bytes are exact");
+        }
+        Ok(())
     }
 
     /// An operator with the layout.
@@ -128,55 +138,46 @@ impl From<AccuracyName> for Accuracy {
     }
 }
 
-/// `convoke::DType`, by the names on the command line.
+/// `Numbers`, by the names on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DTypeName {
+pub(crate) enum NumbersName {
     F32,
     F64,
     F16,
     Bf16,
+    /// X and Y in u8 with zero points, W in i8 with a scale for each output channel, as in quantised models
+    U8,
 }
 
-impl From<DTypeName> for DType {
-    fn from(name: DTypeName) -> Self {
+impl From<NumbersName> for Numbers {
+    fn from(name: NumbersName) -> Self {
         match name {
-            DTypeName::F32 => Self::F32,
-            DTypeName::F64 => Self::F64,
-            DTypeName::F16 => Self::F16,
-            DTypeName::Bf16 => Self::BF16,
+            NumbersName::F32 => DType::F32.into(),
+            NumbersName::F64 => DType::F64.into(),
+            NumbersName::F16 => DType::F16.into(),
+            NumbersName::Bf16 => DType::BF16.into(),
+            NumbersName::U8 => Self::Bytes,
         }
     }
 }
 
-/// The name of an element type in these tools, which is Rust's name. ONNX's name, which the type
-/// itself prints, is "float" for f32.
-pub(crate) fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "f32",
-        DType::F64 => "f64",
-        DType::F16 => "f16",
-        DType::BF16 => "bf16",
-    }
-}
-
-/// Evaluates an expression with a type parameter that is set to the element type of a
-/// `DTypeName`.
+/// Evaluates an expression with a type parameter that is set to the element type of a `DType`.
 macro_rules! with_element {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
-            $crate::options::DTypeName::F32 => {
+            convoke::DType::F32 => {
                 type $type = f32;
                 $body
             }
-            $crate::options::DTypeName::F64 => {
+            convoke::DType::F64 => {
                 type $type = f64;
                 $body
             }
-            $crate::options::DTypeName::F16 => {
+            convoke::DType::F16 => {
                 type $type = convoke::f16;
                 $body
             }
-            $crate::options::DTypeName::Bf16 => {
+            convoke::DType::BF16 => {
                 type $type = convoke::bf16;
                 $body
             }

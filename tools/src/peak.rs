@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use convoke::{DType, Isa};
 use convoke_kernels::activation::Activation;
+use convoke_kernels::dot::Unit;
 use convoke_kernels::{
     ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, DepthwisePixelKernel, Dest, DirectInput,
     DirectTable, Epilogue, FlatInput, FlatTaps, GroupedKernel, PixelColumns, PixelEpilogue, PixelInput, PixelKernel,
     PixelRows, PixelTaps, Prefetch, Real, Residual, RowOffsets, SpatialKernel, TapTable, activation_kernel,
-    spatial_kernels,
+    dot_kernels, spatial_kernels,
 };
 
-use crate::data::Random;
+use crate::data::{Numbers, Random};
 
 /// Bytes of the operand that is streamed. Together with the other operand and the tile, it fits
 /// any current L1 data cache (32 KiB).
@@ -26,24 +27,32 @@ const MAX_DEPTH: usize = 1024;
 /// Rows of the other operand, which is read again and again.
 const ROWS: usize = 16;
 
-/// GFLOP/s of one core with the fastest kernel of an ISA, in the type in which `dtype` is
-/// computed; `None` if the CPU or the build lacks the ISA.
+/// GFLOP/s of one core with the fastest kernel of an ISA, in the type in which these numbers are
+/// computed; `None` if the CPU or the build lacks the ISA. Of bytes, the operations are those of
+/// integers.
 #[must_use]
-pub fn peak(dtype: DType, isa: Isa) -> Option<f64> {
-    match dtype {
-        DType::F64 => fastest::<f64>(isa),
-        DType::F16 | DType::BF16 | DType::F32 => fastest::<f32>(isa),
+pub fn peak(numbers: impl Into<Numbers>, isa: Isa) -> Option<f64> {
+    if !isa.is_available() {
+        return None;
+    }
+    match numbers.into() {
+        Numbers::Floats(DType::F64) => fastest(spatial_kernels::<f64>(isa), spatial),
+        Numbers::Floats(DType::F16 | DType::BF16 | DType::F32) => fastest(spatial_kernels::<f32>(isa), spatial),
+        Numbers::Bytes => {
+            let kernels = [Unit::Bytes, Unit::Pairs].into_iter().find_map(|unit| dot_kernels(isa, unit))?;
+            let widest = kernels.widths().last()?;
+            let values = kernels.unit().values() as f64;
+            fastest(widest, units).map(|rate| rate * values)
+        }
     }
 }
 
-fn fastest<T: Real>(isa: Isa) -> Option<f64> {
+fn fastest<K>(kernels: &[K], rate: impl Fn(&K, Duration) -> f64) -> Option<f64> {
     /// Kernels that are measured for longer: the fastest of a short measurement of all.
     const FINALISTS: usize = 3;
-    let glance = |kernel: &'static SpatialKernel<T>| (spatial(kernel, Duration::from_millis(1)), kernel);
-    let mut rates: Vec<_> =
-        spatial_kernels::<T>(isa).iter().filter(|kernel| kernel.isa().is_available()).map(glance).collect();
+    let mut rates: Vec<_> = kernels.iter().map(|kernel| (rate(kernel, Duration::from_millis(1)), kernel)).collect();
     rates.sort_by(|a, b| b.0.total_cmp(&a.0));
-    rates.iter().take(FINALISTS).map(|(_, kernel)| spatial(kernel, Duration::from_millis(60))).reduce(f64::max)
+    rates.iter().take(FINALISTS).map(|(_, kernel)| rate(kernel, Duration::from_millis(60))).reduce(f64::max)
 }
 
 /// GFLOP/s of one kernel with vectors along positions, from the L1 cache.
@@ -78,6 +87,13 @@ pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
 #[must_use]
 pub fn pixel<T: Real>(kernel: &PixelKernel<T>, duration: Duration) -> f64 {
     let mut operands = OnePixelTap::new(kernel);
+    rate(operands.flops(), duration, || operands.call(kernel))
+}
+
+/// Billions of operations of one kernel for units a second, likewise, as if each unit were one value.
+fn units(kernel: &PixelKernel<i32>, duration: Duration) -> f64 {
+    let mut random = Random::new(0);
+    let mut operands = OnePixelTap::of(kernel, |len| (0..len).map(|_| random.bits() as i32).collect());
     rate(operands.flops(), duration, || operands.call(kernel))
 }
 
@@ -154,16 +170,23 @@ pub struct OnePixelTap<T> {
 }
 
 impl<T: Real> OnePixelTap<T> {
-    /// Operands for a kernel. Pixels of a tile follow one another.
+    /// Operands for a kernel.
     #[must_use]
     pub fn new(kernel: &PixelKernel<T>) -> Self {
+        Self::of(kernel, values)
+    }
+}
+
+impl<T: Copy> OnePixelTap<T> {
+    /// Operands of such values. Pixels of a tile follow one another.
+    fn of(kernel: &PixelKernel<T>, mut values: impl FnMut(usize) -> Vec<T>) -> Self {
         let (mr, nr) = (kernel.mr(), kernel.nr());
         let channels = STREAMED_BYTES / ((mr + nr) * size_of::<T>());
         Self {
             x: values(mr * channels),
             w: values(channels * nr),
             table: [0].into_iter().chain((0..mr).map(|i| (i * channels) as u32)).collect(),
-            tile: vec![T::ZERO; mr * nr],
+            tile: values(mr * nr),
             channels,
         }
     }
@@ -408,8 +431,10 @@ mod tests {
 
     #[test]
     fn the_portable_peak_is_a_plausible_rate() {
-        let peak = peak(DType::F32, Isa::Portable).expect("always available");
-        assert!((0.01..10_000.0).contains(&peak), "{peak} GFLOP/s");
+        for numbers in [Numbers::Floats(DType::F32), Numbers::Bytes] {
+            let peak = peak(numbers, Isa::Portable).expect("always available");
+            assert!((0.01..10_000.0).contains(&peak), "{numbers}: {peak} GFLOP/s");
+        }
     }
 
     #[test]

@@ -6,15 +6,15 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convoke::{Algorithm, DType, Explanation, Geometry, Isa, Operator, Plan, Planner, Run, Workspace};
-use convoke_tools::check;
-use convoke_tools::data::{Operands, Scalar, tensor};
+use convoke::{Algorithm, Geometry, Isa, Operator, Planner, Workspace};
+use convoke_tools::data::{Numbers, tensor};
 use convoke_tools::limits::{Caches, Roof};
 use convoke_tools::shapes::{LayerKind, describe, flops};
 use convoke_tools::timing::{Evictor, Timing, touch};
 use serde::Serialize;
 
 use crate::interrupt;
+use crate::layer_plan::{Io, LayerPlan, PlanFacts};
 use crate::machine::free_memory;
 use crate::options::Team;
 use crate::output::text::{Column, bytes, percent, seconds};
@@ -32,7 +32,7 @@ pub(crate) const COLUMNS: &str = "\
 A terminal of 80 columns has room for five of these, a wider one for more, and --wide shows all:
 
   geometry      X -> Y, kernel k, stride s, pads p (begin:end), dilation d, groups g
-  algorithm     what the plan picked
+  algorithm     what the plan picked; of bytes, what the kernel multiplies
   kernel        instruction set and micro-kernel
   best, median  time of one run
   GFLOP/s       of the best time; two operations a multiply-add of the definition, taps on
@@ -189,12 +189,12 @@ pub(crate) fn partial(
 /// An error if this machine has too little memory to run a plan: operands, output, packed weights
 /// and workspace. It is checked before, because systems promise more memory than they have, and
 /// end the program when it is used.
-pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
-    let geometry = plan.geometry();
+pub(crate) fn ensure_fits<P: LayerPlan>(plan: &P) -> Result<()> {
+    let PlanFacts { geometry, workspace_bytes, packed_bytes, .. } = plan.facts();
     let lens = [geometry.input_len(), geometry.weight_len(), geometry.bias_len(), geometry.output_len()];
     let elements: u128 = lens.iter().map(|&len| len as u128).sum();
-    let own = (plan.packed_bytes() as u128) + (plan.workspace_bytes() as u128);
-    let (needed, free) = (elements * size_of::<T>() as u128 + own, free_memory());
+    let own = (packed_bytes as u128) + (workspace_bytes as u128);
+    let (needed, free) = (elements * size_of::<P::Element>() as u128 + own, free_memory());
     ensure!(
         needed <= free.into(),
         "{} needs {}, and {} are free",
@@ -208,7 +208,7 @@ pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
 /// One choice of how to run layers, and the limits that belong to it.
 pub(crate) struct Session {
     planner: Planner,
-    dtype: DType,
+    numbers: Numbers,
     threads: usize,
     team: Team,
     seconds: Duration,
@@ -219,10 +219,16 @@ pub(crate) struct Session {
 
 impl Session {
     /// Runs layers by this planner on `threads` threads, and times each for `seconds`.
-    pub(crate) fn new(planner: Planner, dtype: DType, threads: usize, seconds: Duration) -> Result<Self> {
+    pub(crate) fn new(
+        planner: Planner,
+        numbers: impl Into<Numbers>,
+        threads: usize,
+        seconds: Duration,
+    ) -> Result<Self> {
         let planner = planner.threads(threads);
         let team = Team::new(threads)?;
-        Ok(Self { planner, dtype, threads, team, seconds, evictor: None, roofs: BTreeMap::new() })
+        let numbers = numbers.into();
+        Ok(Self { planner, numbers, threads, team, seconds, evictor: None, roofs: BTreeMap::new() })
     }
 
     /// Whether the caches are emptied before each run. X is then read again, as if the layer
@@ -239,12 +245,12 @@ impl Session {
     ///
     /// It fails if the planner rejects the layer, if the layer is too large for this machine, and
     /// after Ctrl-C ([`interrupt::Interrupted`]).
-    pub(crate) fn run<T: Scalar>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, Explanation)> {
-        let plan = self.planner.plan::<T>(operator.clone(), x)?;
-        let geometry = plan.geometry();
+    pub(crate) fn run<P: LayerPlan>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, P)> {
+        let plan = P::new(&self.planner, operator.clone(), x)?;
+        let PlanFacts { geometry, pick, isa, kernel, workspace_bytes, packed_bytes } = plan.facts();
         ensure_fits(&plan)?;
-        let roof = self.roof(plan.isa())?;
-        let (peak, bound) = (roof.fma, roof.bound(geometry, size_of::<T>()));
+        let roof = self.roof(isa)?;
+        let (peak, bound) = (roof.fma, roof.bound(geometry, size_of::<P::Element>()));
         ensure!(
             bound.seconds <= LONGEST_RUN_SECONDS,
             "{}: one run takes {} at least, and {} are the most",
@@ -252,34 +258,31 @@ impl Session {
             seconds(bound.seconds),
             seconds(LONGEST_RUN_SECONDS)
         );
-        let operands = Operands::<T>::new(geometry);
-        let packed = plan.pack(&operands.w, Some(&operands.b))?;
-        // NaN shows elements that are not written.
-        let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
-        let mut workspace = Workspace::for_plan(&plan)?;
+        let operands = plan.operands();
+        let (x, packed) = (P::x(&operands), plan.pack(&operands)?);
+        let mut y = tensor(std::iter::repeat_n(P::unwritten(), geometry.output_len()));
+        let mut workspace = Workspace::with_bytes(workspace_bytes)?;
         let prepare = || {
             if let Some(evictor) = &self.evictor {
                 self.team.on_each_thread(|| evictor.evict());
-                touch(&operands.x);
+                touch(x);
             }
         };
         let timing = self.team.install(|threads| {
             Timing::measure_after(self.seconds, prepare, || {
                 interrupt::check()?;
-                let run = Run::new(&operands.x, &packed, &mut y).workspace(&mut workspace);
-                plan.run(run.threads(threads))?;
-                Ok::<_, anyhow::Error>(())
+                plan.run(&packed, Io { x, y: &mut y, workspace: &mut workspace, threads })
             })
         })?;
-        let worst = check::against_reference(geometry, plan.algorithm(), &operands, &y, SAMPLES);
+        let worst = plan.worst(&operands, &y, SAMPLES);
         let flop = flops(geometry);
         let gflops = flop / timing.min / 1e9;
         let figures = Figures {
             kind: LayerKind::of(geometry).to_string(),
             geometry: geometry_text(geometry),
-            algorithm: plan.algorithm().to_string(),
-            isa: plan.isa().to_string(),
-            kernel: plan.kernel().to_owned(),
+            algorithm: pick.to_owned(),
+            isa: isa.to_string(),
+            kernel: kernel.to_owned(),
             seconds_best: timing.min,
             seconds_median: timing.median,
             reps: timing.reps,
@@ -290,13 +293,13 @@ impl Session {
             limit: bound.limit.to_string(),
             seconds_at_limit: bound.seconds,
             share_of_limit: bound.seconds / timing.min,
-            workspace_bytes: plan.workspace_bytes(),
-            packed_bytes: plan.packed_bytes(),
+            workspace_bytes,
+            packed_bytes,
             max_error: worst.error,
             error_of_bound: worst.of_tolerance,
             within_bound: worst.is_within(),
         };
-        Ok((figures, plan.explain().clone()))
+        Ok((figures, plan))
     }
 
     /// The number of threads that layers run on.
@@ -314,7 +317,7 @@ impl Session {
         match self.roofs.entry(isa) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
-                let roof = Roof::measure(self.dtype, isa, self.threads);
+                let roof = Roof::measure(self.numbers, isa, self.threads);
                 Ok(entry.insert(roof.with_context(|| format!("no kernel for {isa}"))?))
             }
         }

@@ -141,7 +141,7 @@ fn report_of_a_small_layer() {
     let text = stdout(&output);
     assert!(output.status.success() && text.contains("2 threads, all but X from memory in each run"), "{text}");
 
-    for dtype in ["f32", "f64", "f16", "bf16"] {
+    for dtype in ["f32", "f64", "f16", "bf16", "u8"] {
         let output = run(&["report", "--filter", "enet.5x1", "--seconds", "0", "--dtype", dtype, "--threads", "2"]);
         let text = stdout(&output);
         assert_eq!(output.status.code(), Some(0), "{text}");
@@ -660,6 +660,13 @@ fn report_rejects_bad_options() {
     assert_bad_input(&["report", "--algorithm", "magic"], "magic");
     assert_bad_input(&["report", "--threads", "0"], "1..=");
     assert_bad_input(&["report", "--seconds", "-1"], "--seconds");
+    assert_bad_input(&["report", "--dtype", "u16"], "u16");
+    assert_bad_input(
+        &["report", "--dtype", "u8", "--algorithm", "gemm"],
+        "--algorithm: layers of bytes have no choice",
+    );
+    assert_bad_input(&["report", "--dtype", "u8", "--accuracy", "fast"], "--accuracy: sums of bytes are exact");
+    assert_bad_input(&["regret", "--dtype", "u8"], "--dtype u8: layers of bytes have no choice");
     assert_bad_input(&["report", "--shapes", "no/such/file.csv"], "no/such/file.csv");
 }
 
@@ -692,6 +699,37 @@ fn worker_answers_line_by_line() {
     assert!(answers[2]["error"].as_str().unwrap().contains("[1, 1, 4]"), "{}", answers[2]);
     let y: Vec<f32> = fs::read(&out).unwrap().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
     assert_eq!(y, [21.5, 32.5, 43.5, 4.5]);
+}
+
+/// X has its channels first in the files, whatever the layout of the layer.
+#[test]
+fn worker_takes_layers_of_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+    write("x.bin", &[10, 20, 30, 50, 11, 12, 13, 14]);
+    write("w.bin", &[2, 0, 255, 1]); // 2 and 0 of the first channel of Y, -1 and 1 of the second one
+    write("b.bin", &[1_i32, -300].map(i32::to_le_bytes).concat());
+    let out = dir.path().join("y.bin");
+    let mut request = json!({
+        "row": {"op": "Conv", "x": [1, 2, 4], "w": [2, 2, 1], "y": [1, 2, 4], "quantised": {
+            "x_scale": 0.5, "x_zero_point": 10, "w_scale": [0.25, 1.0], "y_scale": 0.5, "y_zero_point": 100}},
+        "dir": dir.path(), "threads": 1, "secs": 0, "out": out
+    });
+    for layout in ["channels-first", "channels-last"] {
+        let answer = stdout(&run_with_input(&["worker", "--layout", layout], &request.to_string()));
+        assert!(answer.contains("\"min\""), "{answer}");
+        // (2 * 10 + 1) / 4 = 5.25 and so on; (-10 + 2 - 300) is beyond what bytes hold.
+        assert_eq!(fs::read(&out).unwrap(), [100, 105, 110, 120, 0, 0, 0, 0], "{layout}");
+        fs::remove_file(&out).unwrap();
+    }
+    let answer = stdout(&run_with_input(&["worker", "--algorithm", "gemm"], &request.to_string()));
+    assert!(answer.contains("--algorithm: layers of bytes"), "{answer}");
+    request["row"]["quantised"]["w_scale"] = json!([0.25, 1.0, 1.0]);
+    let answer = stdout(&run_with_input(&["worker"], &request.to_string()));
+    assert!(answer.contains("w_scale has 3 elements"), "{answer}");
+    request["row"]["quantised"]["x_zero_point"] = json!(-1);
+    let answer = stdout(&run_with_input(&["worker"], &request.to_string()));
+    assert!(answer.contains("not a request"), "{answer}");
 }
 
 /// Both are no default features of convoke. These tools turn them on, and so the tests of the whole

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use convoke::{AutoPad, Conv, ConvTranspose, DType, Geometry, Operator, bf16, f16};
-use convoke_tools::data::Scalar;
+use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator, Plan};
+use convoke_tools::data::Numbers;
 use convoke_tools::shapes::{self, LayerKind, describe, flops};
 
 use super::Verdict;
+use crate::layer_plan::{BytePlan, LayerPlan};
 use crate::model::Sizes;
-use crate::options::{BAD, Choice, DTypeName, parse_threads};
+use crate::options::{BAD, Choice, NumbersName, parse_threads, with_element};
 use crate::output::text::{line_width, show, wrapped};
 
 /// Show what the planner picks for a layer, and with --verbose why it rejects the rest
@@ -52,8 +53,8 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     attributes: Attributes,
     /// Element type
-    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
-    dtype: DTypeName,
+    #[arg(long, value_enum, default_value_t = NumbersName::F32)]
+    dtype: NumbersName,
     #[command(flatten)]
     choice: Choice,
     /// Threads that will run the layer
@@ -157,7 +158,8 @@ impl ExplainArgs {
     fn model_text(&self, model: &Path) -> Result<(String, Verdict)> {
         let (mut texts, mut verdict) = (Vec::new(), Verdict::Good);
         for (name, node) in self.sizes.graph_of(model)?.into_nodes() {
-            let text = node.and_then(|node| self.explain(node.dtype, node.operator, &node.geometry.input_shape()));
+            let text =
+                node.and_then(|node| self.explain(node.dtype.into(), node.operator, &node.geometry.input_shape()));
             let text = text.unwrap_or_else(|error| {
                 verdict = Verdict::Incomplete;
                 format!("{BAD}NOT PLANNED{BAD:#}: {error:#}")
@@ -167,25 +169,33 @@ impl ExplainArgs {
         Ok((texts.join("\n"), verdict))
     }
 
-    fn explain(&self, dtype: DType, operator: Operator, x: &[usize]) -> Result<String> {
-        match dtype {
-            DType::F32 => self.explain_as::<f32>(operator, x),
-            DType::F64 => self.explain_as::<f64>(operator, x),
-            DType::F16 => self.explain_as::<f16>(operator, x),
-            DType::BF16 => self.explain_as::<bf16>(operator, x),
+    fn explain(&self, numbers: Numbers, operator: Operator, x: &[usize]) -> Result<String> {
+        match numbers {
+            Numbers::Floats(dtype) => with_element!(dtype, T => self.explain_as(operator, x, |plan: &Plan<T>| {
+                if self.verbose { format!("{:#}", plan.explain()) } else { plan.explain().to_string() }
+            })),
+            Numbers::Bytes => {
+                self.choice.ensure_suits(numbers)?;
+                self.explain_as(operator, x, BytePlan::explain)
+            }
         }
     }
 
-    fn explain_as<T: Scalar>(&self, operator: Operator, x: &[usize]) -> Result<String> {
+    fn explain_as<P: LayerPlan>(
+        &self,
+        operator: Operator,
+        x: &[usize],
+        explanation: impl Fn(&P) -> String,
+    ) -> Result<String> {
         let mut planner = self.choice.planner()?.threads(self.threads);
         if let Some(limit) = self.workspace_limit {
             planner = planner.workspace_limit(limit);
         }
-        let plan = planner.plan::<T>(self.choice.operator(operator), x)?;
-        let explanation = if self.verbose { format!("{:#}", plan.explain()) } else { plan.explain().to_string() };
+        let plan = P::new(&planner, self.choice.operator(operator), x)?;
+        let (headline, explanation) = (headline(plan.facts().geometry), explanation(&plan));
         // Its first line is the layer in another form.
         let rest = explanation.lines().skip(1);
-        Ok(std::iter::once(headline(plan.geometry()).as_str()).chain(rest).collect::<Vec<_>>().join("\n"))
+        Ok(std::iter::once(headline.as_str()).chain(rest).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -234,6 +244,14 @@ mod tests {
         let text = explain("conv --x 1,8,10,12 --w 16,8,3,3 --verbose").unwrap();
         assert!(text.contains("\n  machine ") && text.contains("\n  not naive "), "{text}");
         assert!(!text.contains("only for ConvTranspose"), "{text}");
+    }
+
+    #[test]
+    fn a_layer_of_bytes_has_its_kernels() {
+        let text = explain("conv --x 1,8,10,12 --w 16,8,3,3 --dtype u8 --isa portable").unwrap();
+        assert!(text.starts_with("Conv 1x8x10x12 -> 1x16x8x10 k3x3: ") && text.contains("(portable)"), "{text}");
+        let error = explain("conv --x 1,8,9 --w 16,8,3 --dtype u8 --algorithm naive").unwrap_err();
+        assert!(format!("{error:#}").contains("--algorithm: "), "{error:#}");
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use convoke::{Algorithm, DType, Geometry, Isa, Planner, Run, bf16, f16, reference};
 use convoke_tools::check::{distance, usual_transform_error};
+use convoke_tools::data::Numbers;
 use convoke_tools::onnx::{self, Model, OnnxCase, OnnxTensor, Stored};
 use convoke_tools::shapes::describe;
 
 use super::{Verdict, is_rejection};
-use crate::options::{BAD, Choice, GOOD, dtype_name};
+use crate::options::{BAD, Choice, GOOD};
 use crate::output::text::show;
 
 /// Run ONNX test folders, and compare with the outputs they expect
@@ -201,7 +202,7 @@ impl OnnxTestArgs {
                 let how = format!(
                     "{} {} {shapes}; {}, {}; max error {:.1e}",
                     o.geometry.op,
-                    dtype_name(o.dtype),
+                    Numbers::from(o.dtype),
                     o.algorithm,
                     o.isa,
                     o.error

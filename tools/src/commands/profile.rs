@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use convoke::{DType, Explanation, bf16, f16};
+use convoke::{DType, Explanation, Plan};
+use convoke_tools::data::Numbers;
 use convoke_tools::onnx::graph::{ConvNode, Graph};
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ use super::{Verdict, load_at_start, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::model::ModelArgs;
-use crate::options::{BAD, Choice, dtype_name, parse_seconds, parse_threads};
+use crate::options::{BAD, Choice, parse_seconds, parse_threads, with_element};
 use crate::output::text::{Column, Rows, Table, bytes, line_width, percent, seconds, show, show_json, wrapped};
 use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text, partial};
 
@@ -186,7 +187,7 @@ impl ProfileArgs {
         let of_algorithm = |name: &str| Totals::of(records.iter().map(|r| &r.figures).filter(|f| f.algorithm == name));
         let by_algorithm = records.iter().map(|r| (r.figures.algorithm.clone(), of_algorithm(&r.figures.algorithm)));
         let machine = |(&dtype, s): (&DType, &Session)| {
-            (dtype_name(dtype).to_owned(), Machine::new(dtype, s.threads(), s.roofs(), load))
+            (Numbers::from(dtype).to_string(), Machine::new(dtype, s.threads(), s.roofs(), load))
         };
         Ok(Profile {
             model: self.model.to_string(),
@@ -243,12 +244,10 @@ impl ProfileArgs {
 
 fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRecord> {
     let (operator, x) = (&node.operator, node.geometry.input_shape());
-    let (figures, explanation) = match node.dtype {
-        DType::F32 => session.run::<f32>(operator, &x),
-        DType::F64 => session.run::<f64>(operator, &x),
-        DType::F16 => session.run::<f16>(operator, &x),
-        DType::BF16 => session.run::<bf16>(operator, &x),
-    }?;
+    let (figures, explanation) = with_element!(node.dtype, T => {
+        let (figures, plan) = session.run::<Plan<T>>(operator, &x)?;
+        (figures, plan.explain().clone())
+    });
     let candidate = |v: &convoke::Verdict| Candidate {
         algorithm: v.algorithm.to_string(),
         estimated_seconds: v.cost.map(|nanoseconds| nanoseconds / 1e9),
@@ -256,7 +255,7 @@ fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRe
     };
     Ok(NodeRecord {
         name: name.to_owned(),
-        dtype: dtype_name(node.dtype).to_owned(),
+        dtype: Numbers::from(node.dtype).to_string(),
         why: estimates(&explanation, &figures.algorithm),
         candidates: explanation.verdicts().iter().map(candidate).collect(),
         figures,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use convoke::{Algorithm, Isa, PackedWeights, Plan, Planner, Run, Threads, Workspace};
-use convoke_tools::data::{Operands, Scalar, Tensor, tensor};
+use convoke_tools::data::{Numbers, Operands, Scalar, Tensor, tensor};
 use convoke_tools::realistic;
 use convoke_tools::shapes::{self, Layer, LayerKind};
 use convoke_tools::timing::{Timing, geometric_mean};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{Verdict, load_at_start, retain_named, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
-use crate::options::{BAD, Choice, DTypeName, LayoutName, Team, parse_seconds, parse_threads, with_element};
+use crate::options::{BAD, Choice, LayoutName, NumbersName, Team, parse_seconds, parse_threads, with_element};
 use crate::output::text::{Column, Rows, Table, line_width, seconds, show, show_json, wrapped};
 use crate::session::{Failure, ensure_fits, geometry_text};
 
@@ -49,8 +49,8 @@ pub(crate) struct RegretArgs {
     #[arg(long)]
     isa: Option<Isa>,
     /// Element type
-    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
-    dtype: DTypeName,
+    #[arg(long, value_enum, default_value_t = NumbersName::F32)]
+    dtype: NumbersName,
     /// How X and Y lie in memory
     #[arg(long, value_enum, default_value_t)]
     layout: LayoutName,
@@ -123,7 +123,10 @@ pub(crate) fn run(args: &RegretArgs) -> Result<Verdict> {
     retain_named(&mut layers, &args.filter)?;
     interrupt::watch()?;
     warn_of_threads(args.threads);
-    let (regret, interrupted) = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
+    let Numbers::Floats(dtype) = args.dtype.into() else {
+        bail!("--dtype u8: layers of bytes have no choice of algorithms");
+    };
+    let (regret, interrupted) = with_element!(dtype, T => args.measure::<T>(&layers))?;
     if let (true, Some(Failure { name, error })) = (regret.layers.is_empty(), regret.failed.first()) {
         bail!("no layer was run: {name}: {error}");
     }

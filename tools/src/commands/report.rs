@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use convoke::{DType, Isa, Operator};
-use convoke_tools::data::Scalar;
+use convoke::{Isa, Operator, Plan};
+use convoke_tools::data::Numbers;
 use convoke_tools::files;
 use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
@@ -16,8 +16,9 @@ use convoke_tools::timing::geometric_mean;
 use super::worker::WorkerRow;
 use super::{Verdict, is_rejection, load_at_start, retain_named, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
+use crate::layer_plan::{BytePlan, LayerPlan};
 use crate::machine::Machine;
-use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
+use crate::options::{BAD, Choice, NumbersName, parse_seconds, parse_threads, with_element};
 use crate::output::text::{Column, Rows, Table, line_width, show, show_json, wrapped};
 use crate::output::{chart, page};
 use crate::records::{Record, Report, Series, Summary};
@@ -39,6 +40,9 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_tex
 ///   of bound      largest error as a share of the bound of rounding errors,
 ///                 K * eps * sum |x| |w|; above 1 the result is wrong
 ///
+/// With --dtype u8, layers are those of ONNX's QLinearConv. GFLOP/s and FMA count multiply-adds of
+/// integers, and errors are in steps of Y, of which there must be none.
+///
 /// With --output DIR, the layers are also run with the other instruction sets and numbers of
 /// threads of this machine, and DIR gets report.json, layers.csv, the pictures as SVG files, and
 /// index.html with everything in one file.
@@ -57,8 +61,8 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     choice: Choice,
     /// Element type
-    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
-    dtype: DTypeName,
+    #[arg(long, value_enum, default_value_t = NumbersName::F32)]
+    dtype: NumbersName,
     /// Only layers whose name contains one of these
     #[arg(long, value_name = "SUBSTR,..", value_delimiter = ',')]
     filter: Vec<String>,
@@ -91,6 +95,7 @@ pub(crate) struct ReportArgs {
 
 /// Runs the layers, and prints the report.
 pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
+    args.choice.ensure_suits(args.dtype.into())?;
     let layers = args.layers()?;
     if args.list {
         let list = if args.json {
@@ -108,7 +113,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
     }
     interrupt::watch()?;
     warn_of_threads(args.threads);
-    let report = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
+    let report = match args.dtype.into() {
+        Numbers::Floats(dtype) => with_element!(dtype, T => args.measure::<Plan<T>>(&layers)),
+        Numbers::Bytes => args.measure::<BytePlan>(&layers),
+    }?;
     if report.layers.is_empty() && !report.interrupted {
         let failed = report.failed.first().map(|failure| format!("{}: {}", failure.name, failure.error));
         bail!("no layer was run: {}", failed.as_deref().unwrap_or("the algorithm accepts none of them"));
@@ -151,18 +159,18 @@ impl ReportArgs {
         Ok(layers)
     }
 
-    fn measure<T: Scalar>(&self, layers: &[Layer]) -> Result<Report> {
-        let (dtype, load) = (DType::from(self.dtype), load_at_start());
-        let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?.cold(self.cold);
-        let mut others = self.others(dtype)?;
+    fn measure<P: LayerPlan>(&self, layers: &[Layer]) -> Result<Report> {
+        let load = load_at_start();
+        let mut main = Session::new(self.choice.planner()?, self.dtype, self.threads, self.seconds)?.cold(self.cold);
+        let mut others = self.others()?;
         let mut rows = Rows::new(self.table(layers), layers.len(), self.json);
         let (mut records, mut rejected, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for layer in layers {
             rows.start(&layer.name);
-            match measure_layer::<T>((layer, self.choice.operator(layer.operator())), &mut main, &mut others) {
+            match measure_layer::<P>((layer, self.choice.operator(layer.operator())), &mut main, &mut others) {
                 Ok(record) => {
                     if !rows.has_begun() {
-                        rows.begin(&self.machine(dtype, &main, load).lines(line_width(self.wide)))?;
+                        rows.begin(&self.machine(&main, load).lines(line_width(self.wide)))?;
                     }
                     rows.row(&cells(&record), record.figures.within_bound)?;
                     records.push(record);
@@ -177,7 +185,7 @@ impl ReportArgs {
         }
         rows.end();
         let interrupted = records.len() + rejected.len() + failed.len() < layers.len();
-        let machine = self.machine(dtype, &main, load);
+        let machine = self.machine(&main, load);
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
             let mut own = Series::new(first.figures.isa.clone(), self.threads);
@@ -207,15 +215,15 @@ impl ReportArgs {
         Table::new(columns.collect(), &[&["layer"][..], &Figures::FIRST].concat(), line_width(self.wide))
     }
 
-    fn machine(&self, dtype: DType, session: &Session, load: Option<f64>) -> Machine {
-        let mut machine = Machine::new(dtype, session.threads(), session.roofs(), load);
+    fn machine(&self, session: &Session, load: Option<f64>) -> Machine {
+        let mut machine = Machine::new(self.dtype, session.threads(), session.roofs(), load);
         machine.cold = self.cold;
         machine
     }
 
     /// What the layers are compared with: other instruction sets with the same number of threads,
     /// and other numbers of threads with the same instruction set.
-    fn others(&self, dtype: DType) -> Result<Vec<(Series, Session)>> {
+    fn others(&self) -> Result<Vec<(Series, Session)>> {
         if self.output.is_none() {
             return Ok(Vec::new());
         }
@@ -228,7 +236,7 @@ impl ReportArgs {
         let session = |(isa, threads): (Isa, usize)| {
             let planner = self.choice.planner()?.isa(isa);
             let series = Series::new(isa.to_string(), threads);
-            Ok((series, Session::new(planner, dtype, threads, self.seconds)?.cold(self.cold)))
+            Ok((series, Session::new(planner, self.dtype, threads, self.seconds)?.cold(self.cold)))
         };
         choices.map(session).collect()
     }
@@ -236,14 +244,14 @@ impl ReportArgs {
 
 /// Runs a layer in all settings, one right after the other, so that a drift of the machine's
 /// speed affects all alike. Its figures are kept for all settings or for none.
-fn measure_layer<T: Scalar>(
+fn measure_layer<P: LayerPlan>(
     (layer, operator): (&Layer, Operator),
     main: &mut Session,
     others: &mut [(Series, Session)],
 ) -> Result<Record> {
     let run = |session: &mut Session| {
         interrupt::check()?;
-        session.run::<T>(&operator, &layer.x).map(|(figures, _)| figures)
+        session.run::<P>(&operator, &layer.x).map(|(figures, _)| figures)
     };
     let figures = run(main)?;
     let compared = others.iter_mut().map(|(_, session)| run(session)).collect::<Result<Vec<_>>>()?;

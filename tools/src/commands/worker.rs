@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convoke::{Isa, Layout, Workspace};
-use convoke_kernels::transpose;
-use convoke_tools::data::tensor;
+use convoke::{Geometry, Layout, Plan, Workspace};
+use convoke_tools::data::{ByteOperands, Numbers, Operands, Quantisation, tensor};
 use convoke_tools::files;
 use convoke_tools::shapes::{Layer, flops, parse_op};
 use convoke_tools::timing::Timing;
 use serde::{Deserialize, Serialize};
 
 use super::{Verdict, warn_of_build};
+use crate::layer_plan::{BytePlan, Io, LayerPlan};
 use crate::options::{Choice, Team, parse_threads};
 use crate::session::ensure_fits;
 
@@ -41,6 +41,11 @@ use crate::session::ensure_fits;
 ///   threads  how many threads run the layer
 ///   secs     for how long to time; at least three runs are timed
 ///   out      a file to write the output to, in the form of x.bin; may be null
+///
+/// The row of a layer of bytes has the field "quantised", too: an object with the numbers x_scale,
+/// x_zero_point, y_scale and y_zero_point, and the list w_scale, with a number for each output
+/// channel. Then x.bin and the output have unsigned bytes, w.bin signed ones with the zero point
+/// 0, and b.bin 32-bit integers, as ONNX's QLinearConv has them.
 ///
 /// The answer: {"min": SECONDS, "median": SECONDS, "reps": COUNT}, or {"error": "TEXT"} for a
 /// request that cannot be met. Planning and packing of the weights are outside the timed part.
@@ -83,6 +88,9 @@ pub(crate) struct WorkerRow {
     group: i64,
     #[serde(default)]
     output_padding: Vec<i64>,
+    /// What the bytes of a layer of bytes mean.
+    #[serde(default, skip_serializing)]
+    quantised: Option<Quantisation>,
     /// Operations of the definition. Requests need not have it.
     #[serde(default)]
     flop: f64,
@@ -107,6 +115,7 @@ impl WorkerRow {
             dilations: layer.dilations.clone(),
             group: layer.group,
             output_padding: layer.output_padding.clone(),
+            quantised: None,
             flop: flops(&geometry),
         })
     }
@@ -170,62 +179,108 @@ impl Worker {
             .map_err(|e| anyhow::anyhow!("threads: {e}, got {}", request.threads))?;
         let duration = Duration::try_from_secs_f64(request.secs).context("secs")?;
 
+        if request.row.quantised.is_some() {
+            self.choice.ensure_suits(Numbers::Bytes)?;
+            self.time::<BytePlan>(&request, duration)
+        } else {
+            self.time::<Plan<f32>>(&request, duration)
+        }
+    }
+
+    fn time<P: FilePlan>(&mut self, request: &Request, duration: Duration) -> Result<Timing> {
         let layer = request.row.layer()?;
         let operator = self.choice.operator(layer.operator());
-        let plan = self.choice.planner()?.threads(request.threads).plan::<f32>(operator, &layer.x)?;
+        let plan = P::new(&self.choice.planner()?.threads(request.threads), operator, &layer.x)?;
         ensure_fits(&plan)?;
-        let geometry = plan.geometry();
+        let geometry = plan.facts().geometry;
         let shape = geometry.output_shape();
         ensure!(shape == request.row.y, "y: the output's shape is {shape:?}, not {:?}", request.row.y);
-        let x = read(&request.dir, "x.bin", geometry.input_len())?;
-        let x = tensor(with_layout(x, geometry.x_layout, geometry.in_channels, geometry.input_spatial()));
-        let w = read(&request.dir, "w.bin", geometry.weight_len())?;
-        let b = read(&request.dir, "b.bin", geometry.out_channels)?;
 
-        let packed = plan.pack(&w, Some(&b))?;
-        let mut y = tensor(std::iter::repeat_n(0.0, geometry.output_len()));
-        let mut workspace = Workspace::for_plan(&plan)?;
+        let operands = P::read(geometry, request)?;
+        let (x, packed) = (P::x(&operands), plan.pack(&operands)?);
+        let mut y = tensor(std::iter::repeat_n(P::unwritten(), geometry.output_len()));
+        let mut workspace = Workspace::with_bytes(plan.facts().workspace_bytes)?;
         let team = match self.teams.entry(request.threads) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Team::new(request.threads)?),
         };
         let timing = team.install(|threads| {
-            Timing::measure(duration, || {
-                let run = convoke::Run::new(&x, &packed, &mut y).workspace(&mut workspace);
-                plan.run(run.threads(threads)).map(|_| ())
-            })
+            Timing::measure(duration, || plan.run(&packed, Io { x, y: &mut y, workspace: &mut workspace, threads }))
         })?;
         if let Some(path) = &request.out {
             // The way back exchanges channels and positions.
             let y = with_layout(y.to_vec(), geometry.y_layout, geometry.output_spatial(), geometry.out_channels);
-            let bytes: Vec<u8> = y.iter().flat_map(|v| v.to_le_bytes()).collect();
-            fs::write(path, bytes).with_context(|| path.display().to_string())?;
+            fs::write(path, P::bytes(&y)).with_context(|| path.display().to_string())?;
         }
         Ok(timing)
     }
 }
 
+/// A plan of a layer whose operands are files.
+trait FilePlan: LayerPlan {
+    /// Reads X, W and B, with X in the layer's layout.
+    fn read(geometry: &Geometry, request: &Request) -> Result<Self::Operands>;
+    /// A tensor as a file has it.
+    fn bytes(y: &[Self::Element]) -> Vec<u8>;
+}
+
+impl FilePlan for Plan<f32> {
+    fn read(geometry: &Geometry, Request { dir, .. }: &Request) -> Result<Operands<f32>> {
+        Ok(Operands {
+            x: tensor(x_with_layout(geometry, read(dir, "x.bin", geometry.input_len(), f32::from_le_bytes)?)),
+            w: read(dir, "w.bin", geometry.weight_len(), f32::from_le_bytes)?,
+            b: read(dir, "b.bin", geometry.out_channels, f32::from_le_bytes)?,
+        })
+    }
+
+    fn bytes(y: &[f32]) -> Vec<u8> {
+        y.iter().flat_map(|y| y.to_le_bytes()).collect()
+    }
+}
+
+impl FilePlan for BytePlan {
+    fn read(geometry: &Geometry, Request { dir, row, .. }: &Request) -> Result<ByteOperands> {
+        Ok(ByteOperands {
+            x: tensor(x_with_layout(geometry, read(dir, "x.bin", geometry.input_len(), u8::from_le_bytes)?)),
+            w: read(dir, "w.bin", geometry.weight_len(), i8::from_le_bytes)?,
+            b: read(dir, "b.bin", geometry.out_channels, i32::from_le_bytes)?,
+            quantisation: row.quantised.clone().context("quantised: it is missing")?,
+        })
+    }
+
+    fn bytes(y: &[u8]) -> Vec<u8> {
+        y.to_vec()
+    }
+}
+
+/// X, which lies with channels first, in the layer's layout.
+fn x_with_layout<E: Copy + Default>(geometry: &Geometry, x: Vec<E>) -> Vec<E> {
+    with_layout(x, geometry.x_layout, geometry.in_channels, geometry.input_spatial())
+}
+
 /// The images of a tensor with `channels` rows of `positions` elements, in a layout.
-fn with_layout(x: Vec<f32>, layout: Layout, channels: usize, positions: usize) -> Vec<f32> {
+fn with_layout<E: Copy + Default>(x: Vec<E>, layout: Layout, channels: usize, positions: usize) -> Vec<E> {
     if layout == Layout::ChannelsFirst {
         return x;
     }
-    let mut last = vec![0.0; x.len()];
+    let mut last = vec![E::default(); x.len()];
     let len = (channels * positions).max(1);
     for (image, last) in x.chunks_exact(len).zip(last.chunks_exact_mut(len)) {
-        transpose(Isa::detect(), (channels, positions), (image, positions), (last, channels));
+        for (c, row) in image.chunks_exact(positions).enumerate() {
+            last[c..].iter_mut().step_by(channels).zip(row).for_each(|(to, from)| *to = *from);
+        }
     }
     last
 }
 
-/// Reads a file of `len` little-endian floats.
-fn read(dir: &Path, file: &str, len: usize) -> Result<Vec<f32>> {
+/// Reads a file of `len` little-endian numbers of `N` bytes.
+fn read<E, const N: usize>(dir: &Path, file: &str, len: usize, number: fn([u8; N]) -> E) -> Result<Vec<E>> {
     let path = dir.join(file);
     let bytes = files::read(&path, files::TENSOR)?;
     let (values, rest) = bytes.as_chunks();
     let fits = values.len() == len && rest.is_empty();
-    ensure!(fits, "{}: {} bytes, expected {len} floats of 4 bytes", path.display(), bytes.len());
-    Ok(values.iter().map(|&v| f32::from_le_bytes(v)).collect())
+    ensure!(fits, "{}: {} bytes, expected {len} numbers of {N}", path.display(), bytes.len());
+    Ok(values.iter().map(|&value| number(value)).collect())
 }
 
 #[cfg(test)]
@@ -233,7 +288,6 @@ mod tests {
     use super::*;
     use crate::options::LayoutName;
     use convoke::reference;
-    use convoke_tools::data::Operands;
 
     fn worker() -> Worker {
         Worker { choice: Choice::default(), teams: HashMap::new() }
@@ -279,7 +333,7 @@ mod tests {
             let (request, expected) = request(dir.path(), threads);
             let timing = worker.answer(&request.to_string()).unwrap();
             assert!(timing.reps >= 3 && timing.min > 0.0 && timing.min <= timing.median);
-            let y = read(dir.path(), "y.bin", expected.len()).unwrap();
+            let y = read(dir.path(), "y.bin", expected.len(), f32::from_le_bytes).unwrap();
             assert!(y.iter().zip(&expected).all(|(y, e)| (f64::from(*y) - e).abs() < 1e-5), "{y:?} {expected:?}");
             fs::remove_file(dir.path().join("y.bin")).unwrap();
         }
@@ -317,6 +371,6 @@ mod tests {
         }
         write(&dir.path().join("w.bin"), &[0.0; 35]);
         let error = format!("{:#}", worker().answer(&good.to_string()).unwrap_err());
-        assert!(error.contains("140 bytes, expected 36 floats"), "{error}");
+        assert!(error.contains("140 bytes, expected 36 numbers of 4"), "{error}");
     }
 }
