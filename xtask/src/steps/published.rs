@@ -71,14 +71,15 @@ pub(super) fn minimal(cx: &Context) -> Result<()> {
     Ok(cmd!(sh, "cargo check --locked --workspace {features...}").run()?)
 }
 
-/// The crates' public interface against that of the last tag, by the rules of Semantic Versioning. Before the first tag,
+/// The crates' public interface against that of the tag before, by the rules of Semantic Versioning. Before the first tag,
 /// against the package of the crate itself, which shows that the package has all of it.
 pub(super) fn semver(cx: &Context) -> Result<()> {
     let sh = &cx.sh;
     if !cx.has_cargo_tool("cargo-semver-checks", "0.51.0", &[], &[]) {
         return Ok(());
     }
-    let tag = cmd!(sh, "git describe --tags --abbrev=0 --match v*").quiet().ignore_stderr().read();
+    // Not the tag of this commit, if it is one.
+    let tag = cmd!(sh, "git describe --tags --abbrev=0 --match v* HEAD^").quiet().ignore_stderr().read();
     let baseline = match tag {
         Ok(tag) => ["--baseline-rev".into(), tag],
         Err(_) => {

@@ -28,7 +28,9 @@ pub(super) fn release(cx: &Context) -> Result<()> {
     let (sh, files) = (&cx.sh, cx.target.join("release-files"));
     let version = value_of(&sh.read_file("Cargo.toml")?, "version")?;
     version_is_everywhere(cx, &version)?;
-    let has_about = cx.has_cargo_tool("cargo-about", "0.9.3", &["--features", "cli"], &[]);
+    // It compares texts for minutes if it is not optimised.
+    let options = ["--features", "cli", "--config", "profile.dev.opt-level=1"];
+    let has_about = cx.has_cargo_tool("cargo-about", "0.9.3", &options, &[]);
     let (true, Some(python)) = (has_about, cx.has_python(&cx.target.join("release-python"), &PYTHON_TOOLS)?) else {
         bail!("a release has all files, and needs cargo-about and Python's tools for wheels");
     };
@@ -49,13 +51,12 @@ pub(super) fn release(cx: &Context) -> Result<()> {
         .map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
     let _flags = sh.push_env("CARGO_ENCODED_RUSTFLAGS", remapped.join("\x1f"));
     let licences = licences(cx)?;
-    c_library(cx, &files, &version, &licences)?;
     python_package(cx, &python, &files, &version)?;
     provider(cx, &python, &files)?;
-    let names = sh.read_dir(&files)?.into_iter().filter_map(|file| Some(file.file_name()?.to_owned()));
-    let (names, _files) = (names.collect::<Vec<_>>(), sh.push_dir(&files));
-    sh.write_file("SHA256SUMS", cmd!(sh, "sha256sum {names...}").read()? + "\n")?;
-    println!("\n{}", sh.read_file("SHA256SUMS")?);
+    c_library(cx, &files, &version, &licences)?;
+    for file in sh.read_dir(&files)? {
+        println!("{}", file.display());
+    }
     Ok(())
 }
 
@@ -64,7 +65,7 @@ fn version_is_everywhere(cx: &Context, version: &str) -> Result<()> {
     let sh = &cx.sh;
     let of_cmake = "bindings/c/cmake/convoke-config-version.cmake";
     ensure!(sh.read_file(of_cmake)?.contains(&format!("\"{version}\"")), "{of_cmake} is not for {version}");
-    let tags = cmd!(sh, "git tag --points-at HEAD v*").quiet().read()?;
+    let tags = cmd!(sh, "git tag --points-at HEAD --list v*").quiet().read()?;
     if tags.is_empty() {
         println!("No tag v{version}: a trial of a release.");
         return Ok(());
@@ -131,7 +132,9 @@ fn c_library(cx: &Context, files: &Path, version: &str, licences: &[PathBuf]) ->
 /// network.
 fn python_package(cx: &Context, python: &Python, files: &Path, version: &str) -> Result<()> {
     let (sh, folder, python) = (&cx.sh, cx.target.join("release-sdist"), python.python());
-    let (name, archive) = (format!("convoke-{version}"), files.join(format!("convoke-{version}.tar.gz")));
+    let name = value_of(&sh.read_file("bindings/python/pyproject.toml")?, "name")?.replace('-', "_");
+    let name = format!("{name}-{version}");
+    let archive = files.join(format!("{name}.tar.gz"));
     sh.remove_path(&folder)?;
     sh.create_dir(&folder)?;
     cmd!(sh, "{python} -m maturin sdist --quiet -m bindings/python/Cargo.toml -o {folder}").run()?;
