@@ -237,28 +237,3 @@ fn plans_for_many_threads_give_the_same_bits() {
         }
     }
 }
-
-#[test]
-fn zz_balance() {
-    use convoke::Machine;
-    for machine in Machine::named() {
-        let machine = machine.with_isa(Isa::Portable);
-        for threads in MANY {
-            for layer in convoke_tools::shapes::built_in() {
-                let planner = Planner::new().machine(machine.clone()).threads(threads);
-                let plan = planner.plan::<f32>(layer.operator(), &layer.x).unwrap();
-                let explain = plan.explain();
-                let cost = explain.verdicts().iter().find(|v| v.algorithm == plan.algorithm()).and_then(|v| v.cost);
-                let tasks = explain.tasks();
-                let share = tasks as f64 / (tasks.div_ceil(threads) * threads) as f64;
-                println!(
-                    "BAL {} {threads} {} {} tasks {tasks} share {share:.2} cost {:.0}",
-                    plan.isa(),
-                    layer.name,
-                    plan.algorithm(),
-                    cost.unwrap_or(0.0)
-                );
-            }
-        }
-    }
-}
