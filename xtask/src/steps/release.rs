@@ -137,13 +137,13 @@ fn python_package(cx: &Context, python: &Python, files: &Path, version: &str) ->
     let archive = files.join(format!("{name}.tar.gz"));
     sh.remove_path(&folder)?;
     sh.create_dir(&folder)?;
-    cmd!(sh, "{python} -m maturin sdist --quiet -m bindings/python/Cargo.toml -o {folder}").run()?;
+    cmd!(sh, "{python} -m maturin sdist -m bindings/python/Cargo.toml -o {folder}").run()?;
     {
         let _folder = sh.push_dir(&folder);
         cmd!(sh, "tar -xzf {name}.tar.gz").run()?;
         let _source = sh.push_dir(&name);
         cmd!(sh, "cargo update --quiet --workspace --offline").run()?;
-        let settings = cmd!(sh, "cargo vendor --quiet --locked vendor").read()?;
+        let settings = cmd!(sh, "cargo vendor --locked vendor").ignore_stderr().read()?;
         sh.write_file(".cargo/config.toml", settings + "\n")?;
     }
     cmd!(sh, "tar -czf {archive} -C {folder} {name}").run()?;
