@@ -229,8 +229,8 @@ fn plans_for_many_threads_give_the_same_bits() {
                 for &threads in many {
                     let plan = combination.plan::<f32>(&layer, |planner| planner.threads(threads)).unwrap();
                     plan.prove_tasks().unwrap();
-                    let given = Threads::Pool(&pool).at_most(threads);
-                    let y = operands.run_packed(&plan, &operands.pack(&plan), given).unwrap();
+                    let given = Threads::Pool(&pool);
+                    let y = operands.run_packed(&plan, &operands.pack(&plan), given.at_most(threads)).unwrap();
                     assert_eq!(expected, bits(&y), "{combination}, {threads} threads: {layer}");
                 }
             }
