@@ -210,3 +210,30 @@ fn the_place_of_x_in_memory_changes_no_bit() {
         }
     }
 }
+
+/// More threads than most machines have cores, and as many as large servers have.
+const MANY: [usize; 3] = [16, 64, 192];
+
+#[test]
+fn plans_for_many_threads_give_the_same_bits() {
+    let many = if is_short() { &MANY[..1] } else { &MANY };
+    let pool = ThreadPoolBuilder::new().num_threads(many[many.len() - 1]).build().unwrap();
+    for layer in layers() {
+        for layouts in [[ChannelsFirst; 2], [ChannelsLast; 2]] {
+            let layer = layer.clone().with_layouts(layouts);
+            let operands = Operands::<f32>::uniform(&layer.geometry(), 12);
+            let of_this_cpu = |c: &Combination| c.isa == Isa::detect() && c.algorithm != named("naive");
+            for combination in Combination::distinct().filter(of_this_cpu) {
+                let Some(alone) = combination.plan::<f32>(&layer, |planner| planner) else { continue };
+                let expected = bits(&operands.run(&alone));
+                for &threads in many {
+                    let plan = combination.plan::<f32>(&layer, |planner| planner.threads(threads)).unwrap();
+                    plan.prove_tasks().unwrap();
+                    let given = Threads::Pool(&pool);
+                    let y = operands.run_packed(&plan, &operands.pack(&plan), given.at_most(threads)).unwrap();
+                    assert_eq!(expected, bits(&y), "{combination}, {threads} threads: {layer}");
+                }
+            }
+        }
+    }
+}

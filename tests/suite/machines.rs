@@ -3,7 +3,7 @@
 
 use convoke::Absence;
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, Operator, Planner};
-use convoke_tools::named;
+use convoke_tools::{named, shapes};
 
 /// A few layers of all kinds, with the shapes of their inputs.
 fn layers() -> [(Operator, Vec<usize>); 6] {
@@ -39,6 +39,30 @@ fn named_machines_have_plans_on_every_host() {
                 let again = planner().isa(Isa::Portable).machine(machine.clone()).plan::<f32>(operator.clone(), &x);
                 assert_eq!(text, format!("{:#}", again.unwrap().explain()));
             }
+        }
+    }
+}
+
+#[test]
+fn large_layers_keep_many_threads_busy() {
+    for machine in machines().into_iter().filter(|machine| machine.isa() == Isa::Avx512) {
+        // The least share is docs/journal/threads-and-tasks.md's, less a little. With 192 threads, many layers have
+        // fewer tasks than threads.
+        for (threads, least) in [(16, 0.9), (64, 0.75), (192, 0.55)] {
+            let mut busy = Vec::new();
+            for layer in shapes::built_in() {
+                let planner = Planner::new().machine(machine.clone()).threads(threads);
+                let plan = planner.plan::<f32>(layer.operator(), &layer.x).unwrap();
+                let explained = plan.explain();
+                let pick = explained.verdicts().iter().find(|verdict| verdict.algorithm == plan.algorithm()).unwrap();
+                if pick.cost >= Some(1e6) {
+                    // While the busiest thread works, the share of the others' time that tasks fill.
+                    let rounds = explained.tasks().div_ceil(threads);
+                    busy.push(explained.tasks() as f64 / (rounds * threads) as f64);
+                }
+            }
+            let mean = busy.iter().sum::<f64>() / busy.len() as f64;
+            assert!(busy.len() >= 30 && mean >= least, "{machine}, {threads} threads: {mean:.2} of {}", busy.len());
         }
     }
 }

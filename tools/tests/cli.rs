@@ -290,6 +290,25 @@ fn a_quick_report_has_12_layers() {
 }
 
 #[test]
+fn the_efficiency_of_threads_is_printed() {
+    let of = |threads: &[&str]| {
+        let layers = ["report", "--filter", "enet.5x1,googlenet", "--seconds", "0", "--scaling"];
+        run(&[&layers[..], threads].concat())
+    };
+    // More threads than most machines have cores, out of order and twice.
+    let text = stdout(&of(&["64,3,3,1"]));
+    let table: Vec<_> = text.split_once("Efficiency on more threads:\n").unwrap().1.lines().take(4).collect();
+    assert!(table[0].starts_with("layer") && table[0].ends_with("3 threads  64 threads"), "{table:#?}");
+    assert!(table[3].starts_with("geometric mean") && table[3].matches('%').count() == 2, "{table:#?}");
+    let report: Value = serde_json::from_str(&stdout(&of(&["2", "--json"]))).unwrap();
+    let threads: Vec<_> = report["comparisons"].as_array().unwrap().iter().map(|series| &series["threads"]).collect();
+    assert_eq!(threads, [2, 1]);
+    assert!(stdout(&of(&[])).contains("geometric mean"));
+    assert_bad_input(&["report", "--scaling", "1,0"], "1..=");
+    assert_bad_input(&["report", "--scaling", "2", "--threads", "2"], "--threads");
+}
+
+#[test]
 fn more_threads_than_cpus_are_warned_of() {
     let warnings = |threads: usize| {
         let threads = threads.to_string();

@@ -1,6 +1,8 @@
 //! Programs and libraries that steps need beside Cargo. Each function returns whether something is
 //! installed or could be installed. Where it could not, it is on the list of what was skipped.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -43,29 +45,32 @@ impl Context {
         self.or_skip(has, &format!("a nightly toolchain cannot be had {}", components.join(" ")))
     }
 
-    /// A program of Cargo, perhaps with Debian's packages. It is built without optimisation, in half the
+    /// A program of Cargo, with options of `cargo install`, and perhaps with Debian's packages. It is built without optimisation, in half the
     /// time, because it runs for seconds.
-    pub(crate) fn has_cargo_tool(&self, name: &str, version: &str, packages: &[&str]) -> bool {
+    pub(crate) fn has_cargo_tool(&self, name: &str, version: &str, options: &[&str], packages: &[&str]) -> bool {
         let sh = &self.sh;
         let installed = cmd!(sh, "cargo install --list").quiet().read().unwrap_or_default();
         let has = installed.contains(&format!("{name} v{version}:"))
             || ((packages.is_empty() || self.has_packages(packages))
-                && self.network(&cmd!(sh, "cargo install --quiet --locked --debug {name}@{version}")));
+                && self.network(&cmd!(sh, "cargo install --quiet --locked --debug {options...} {name}@{version}")));
         self.or_skip(has, &format!("{name} cannot be had"))
     }
 
     /// A program of Cargo that PyPI has compiled.
     pub(crate) fn has_prebuilt(&self, name: &str, version: &str) -> Result<bool> {
         let (sh, folder) = (&self.sh, self.target.join("prebuilt").join(name));
-        let path = std::env::join_paths(
-            [folder.join("bin")].into_iter().chain(std::env::split_paths(&sh.var_os("PATH").unwrap_or_default())),
-        )?;
-        sh.set_var("PATH", path);
+        sh.set_var("PATH", self.path_with(folder.join("bin"))?);
         let installed = cmd!(sh, "{name} --version").quiet().ignore_stderr().read().unwrap_or_default();
         let package = format!("astral-dev-toolchain-{name}=={version}");
         let has = installed.contains(version)
             || self.network(&cmd!(sh, "python3 -m pip install --quiet --target {folder} --upgrade {package}"));
         Ok(self.or_skip(has, &format!("{name} cannot be had")))
+    }
+
+    /// The variable `PATH` with a folder in front.
+    pub(crate) fn path_with(&self, folder: PathBuf) -> Result<OsString> {
+        let folders = self.sh.var_os("PATH").unwrap_or_default();
+        Ok(env::join_paths([folder].into_iter().chain(env::split_paths(&folders)))?)
     }
 
     /// A new Python environment in a folder, with the packages that pip is told of. The folder is
@@ -74,7 +79,7 @@ impl Context {
         let sh = &self.sh;
         sh.remove_path(folder)?;
         sh.create_dir(folder)?;
-        let python = Python { bin: folder.join("bin") };
+        let python = Python { bin: folder.join(if cfg!(windows) { "Scripts" } else { "bin" }) };
         let has = cmd!(sh, "python3 -m venv {folder}").run().is_ok() && python.pip(self, packages);
         Ok(self.or_skip(has, "a Python environment with what its tests need cannot be had").then_some(python))
     }
@@ -88,6 +93,11 @@ pub(crate) struct Python {
 impl Python {
     pub(crate) fn python(&self) -> PathBuf {
         self.bin.join("python")
+    }
+
+    /// The folder of its programs.
+    pub(crate) fn bin(&self) -> PathBuf {
+        self.bin.clone()
     }
 
     /// Installs packages.

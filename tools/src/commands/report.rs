@@ -19,7 +19,7 @@ use crate::interrupt::{self, Interrupted};
 use crate::layer_plan::{BytePlan, LayerPlan};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, NumbersName, parse_seconds, parse_threads, with_element};
-use crate::output::text::{Column, Rows, Table, line_width, show, show_json, wrapped};
+use crate::output::text::{Column, Rows, Table, line_width, percent, show, show_json, wrapped};
 use crate::output::{chart, page};
 use crate::records::{Record, Report, Series, Summary};
 use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text};
@@ -51,6 +51,8 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_tex
 /// and the others go on.
 ///
 /// Ctrl-C ends it after the current run; the layers that were measured are printed and written.
+/// --scaling prints the efficiency of more threads for each layer.
+///
 /// The exit status is 1 if a result was wrong, 2 if a layer was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
@@ -58,6 +60,10 @@ pub(crate) struct ReportArgs {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
+    /// Each layer also on these numbers of threads, with the efficiency: how many times as fast as on
+    /// one thread it is, as a share of the number of threads [default: 2, 4, 8 and so on, and all cores]
+    #[arg(long, value_name = "THREADS,..", num_args = 0..=1, value_delimiter = ',', value_parser = parse_threads, conflicts_with = "threads")]
+    scaling: Option<Vec<usize>>,
     #[command(flatten)]
     choice: Choice,
     /// Element type
@@ -112,7 +118,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
         make_folder(folder)?;
     }
     interrupt::watch()?;
-    warn_of_threads(args.threads);
+    warn_of_threads(args.compared_threads().into_iter().fold(args.threads, usize::max));
     let report = match args.dtype.into() {
         Numbers::Floats(dtype) => with_element!(dtype, T => args.measure::<Plan<T>>(&layers)),
         Numbers::Bytes => args.measure::<BytePlan>(&layers),
@@ -124,7 +130,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
     if args.json {
         show_json(&report)?;
     } else {
-        show(|out| print_end(&report, line_width(args.wide), out))?;
+        show(|out| print_end(&report, args.scaling.is_some(), line_width(args.wide), out))?;
     }
     if let Some(folder) = &args.output {
         write(&report, folder).with_context(|| folder.display().to_string())?;
@@ -221,18 +227,31 @@ impl ReportArgs {
         machine
     }
 
+    /// The other numbers of threads that layers are run on.
+    fn compared_threads(&self) -> Vec<usize> {
+        let mut threads = match &self.scaling {
+            Some(given) if !given.is_empty() => given.clone(),
+            None if self.output.is_none() => Vec::new(),
+            _ => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                let powers = std::iter::successors(Some(1), |threads| Some(2 * threads));
+                powers.take_while(|&threads| threads < cores).chain([cores]).collect()
+            }
+        };
+        threads.sort_unstable();
+        threads.dedup();
+        threads.retain(|&threads| threads != self.threads);
+        threads
+    }
+
     /// What the layers are compared with: other instruction sets with the same number of threads,
     /// and other numbers of threads with the same instruction set.
     fn others(&self) -> Result<Vec<(Series, Session)>> {
-        if self.output.is_none() {
-            return Ok(Vec::new());
-        }
         let own = self.choice.isa()?;
         let isas = Isa::ALL.into_iter().filter(|&isa| isa != Isa::Portable && isa != own && isa.is_available());
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let powers = std::iter::successors(Some(1), |threads| Some(2 * threads)).take_while(|&threads| threads < cores);
-        let threads = powers.chain([cores]).filter(|&threads| threads != self.threads);
-        let choices = isas.map(|isa| (isa, self.threads)).chain(threads.map(|threads| (own, threads)));
+        let isas = isas.filter(|_| self.output.is_some());
+        let threads = self.compared_threads().into_iter().map(|threads| (own, threads));
+        let choices = isas.map(|isa| (isa, self.threads)).chain(threads);
         let session = |(isa, threads): (Isa, usize)| {
             let planner = self.choice.planner()?.isa(isa);
             let series = Series::new(isa.to_string(), threads);
@@ -287,13 +306,16 @@ fn cells(record: &Record) -> Vec<String> {
 }
 
 /// Prints what follows the table of layers.
-fn print_end(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+fn print_end(report: &Report, is_scaling: bool, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     if let Some(partial) = report.partial() {
         writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
     let means: Vec<_> = report.summary.iter().map(|summary| summary.cells().to_vec()).collect();
     let means = Table::whole(Summary::columns(), &Summary::HEADS, width, &means);
     writeln!(out, "\nGeometric means by kind of layer:\n{means}")?;
+    if is_scaling {
+        writeln!(out, "\nEfficiency on more threads:\n{}", scaling(report, width))?;
+    }
     if report.layers.iter().any(|r| r.figures.is_above_100()) {
         writeln!(out, "\n{}", wrapped(ABOVE_100, width))?;
     }
@@ -308,6 +330,28 @@ fn print_end(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::
         writeln!(out, "\n{}", wrapped(&format!("{BAD}NOT RUN{BAD:#} {name}: {error}"), width))?;
     }
     Ok(())
+}
+
+/// How many times as fast each layer is on more threads than one, as a share of their number, with the geometric
+/// means of all.
+fn scaling(report: &Report, width: Option<usize>) -> String {
+    let isa = report.layers.first().map(|record| &record.figures.isa);
+    let of_threads: Vec<_> = report.comparisons.iter().filter(|s| Some(&s.isa) == isa && s.threads > 1).collect();
+    let measured = || report.layers.iter().filter(|record| record.figures.flop > 0.0);
+    let share =
+        |series: &Series, record: &Record| series.gflops[&record.name] / record.figures.gflops / series.threads as f64;
+    let row = |name: &str, gflops: f64, share: &dyn Fn(&Series) -> f64| {
+        let shares = of_threads.iter().map(|series| percent(share(series)));
+        [name.to_owned(), format!("{gflops:.1}")].into_iter().chain(shares).collect::<Vec<_>>()
+    };
+    let rows = measured().map(|record| row(&record.name, record.figures.gflops, &|series| share(series, record)));
+    let mean = geometric_mean(measured().map(|record| record.figures.gflops));
+    let mean = row("geometric mean", mean, &|series| geometric_mean(measured().map(|record| share(series, record))));
+    let heads: Vec<_> = of_threads.iter().map(|series| format!("{} threads", series.threads)).collect();
+    let columns = heads.iter().map(|head| Column::number(head, 0));
+    let columns = [Column::text("layer", 0), Column::number("GFLOP/s of 1", 0)].into_iter().chain(columns).collect();
+    let last = heads.last().map_or("", String::as_str);
+    Table::whole(columns, &["layer", "GFLOP/s of 1", last], width, &rows.chain([mean]).collect::<Vec<_>>())
 }
 
 /// Writes all files of `--output`.

@@ -94,7 +94,7 @@ fn shortened(name: &str, width: usize) -> String {
 /// A column of a [`Table`].
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
-    head: &'static str,
+    head: String,
     /// Characters of the longest cell that is expected. Longer ones are shown too.
     width: usize,
     align: CellAlignment,
@@ -102,12 +102,13 @@ pub(crate) struct Column {
 
 impl Column {
     /// A column of text, for cells up to `width` characters.
-    pub(crate) fn text(head: &'static str, width: usize) -> Self {
-        Self { head, width: width.max(head.chars().count()), align: CellAlignment::Left }
+    pub(crate) fn text(head: impl Into<String>, width: usize) -> Self {
+        let head = head.into();
+        Self { width: width.max(head.chars().count()), head, align: CellAlignment::Left }
     }
 
     /// A column of numbers.
-    pub(crate) fn number(head: &'static str, width: usize) -> Self {
+    pub(crate) fn number(head: impl Into<String>, width: usize) -> Self {
         Self { align: CellAlignment::Right, ..Self::text(head, width) }
     }
 }
@@ -135,7 +136,7 @@ impl Table {
     /// A table of `columns` in lines of `width` characters. The columns with the heads `first` are
     /// always shown, and in a line of up to 80 characters no others are.
     pub(crate) fn new(mut columns: Vec<Column>, first: &[&str], width: Option<usize>) -> Self {
-        let is_first = |column: &Column| first.contains(&column.head);
+        let is_first = |column: &Column| first.contains(&column.head.as_str());
         let mut shown: Vec<bool> = columns.iter().map(|column| width.is_none() || is_first(column)).collect();
         if let Some(width) = width {
             let taken = |column: &Column| Self::GAP + column.width;
@@ -153,7 +154,7 @@ impl Table {
         let shown: Vec<usize> = (0..columns.len()).filter(|&index| shown[index]).collect();
         let mut heads = comfy_table::Table::new();
         heads.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        heads.set_header(shown.iter().map(|&index| columns[index].head));
+        heads.set_header(shown.iter().map(|&index| &columns[index].head));
         for (position, &index) in shown.iter().enumerate() {
             let column = heads.column_mut(position).expect("each head makes a column");
             let gap = if position == 0 { 0 } else { Self::GAP };

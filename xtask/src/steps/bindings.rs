@@ -1,6 +1,6 @@
 //! The crate as other languages and engines have it, and the comparison with other libraries.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -80,7 +80,7 @@ fn provider(cx: &Context, arguments: &[&str]) -> Result<()> {
 /// Needs cbindgen.
 pub(super) fn header(cx: &Context) -> Result<()> {
     let sh = &cx.sh;
-    if cx.has_cargo_tool("cbindgen", "0.29.4", &[]) {
+    if cx.has_cargo_tool("cbindgen", "0.29.4", &[], &[]) {
         let written = "bindings/c/include/convoke.h";
         let config = "bindings/c/cbindgen.toml";
         cmd!(sh, "cbindgen --quiet --config {config} --crate convoke-capi --verify --output {written} bindings/c")
@@ -92,12 +92,26 @@ pub(super) fn header(cx: &Context) -> Result<()> {
 /// The C interface as a C programmer has it: installed by cargo-c, which takes minutes to build, and found
 /// by pkg-config and CMake, with the programs and commands of docs/linking.md.
 pub(super) fn capi(cx: &Context) -> Result<()> {
-    let (sh, prefix) = (&cx.sh, cx.target.join("capi-tests"));
-    if !cx.has_cargo_tool("cargo-c", "0.10.18+cargo-0.92.0", &["libssl-dev"]) || !cx.has_packages(&["pkg-config"]) {
-        return Ok(());
+    let prefix = cx.target.join("capi-tests");
+    if install_c(cx, &prefix)? { try_installed_c(cx, &prefix) } else { Ok(()) }
+}
+
+/// Installs the C interface in a folder, which is emptied, and returns whether cargo-c can be had.
+pub(super) fn install_c(cx: &Context, prefix: &Path) -> Result<bool> {
+    let sh = &cx.sh;
+    let packages: &[&str] = if cfg!(target_os = "linux") { &["libssl-dev", "pkg-config"] } else { &[] };
+    if !cx.has_cargo_tool("cargo-c", "0.10.18+cargo-0.92.0", &[], packages) {
+        return Ok(false);
     }
-    sh.remove_path(&prefix)?;
+    sh.remove_path(prefix)?;
     cmd!(sh, "cargo cinstall --locked -p convoke-capi --prefix {prefix} --libdir lib").run()?;
+    Ok(true)
+}
+
+/// Builds and runs the programs and commands of docs/linking.md, and the tests' programs, with what is installed
+/// in a folder.
+pub(super) fn try_installed_c(cx: &Context, prefix: &Path) -> Result<()> {
+    let sh = &cx.sh;
     let (page, library) = (sh.read_file(LINKING)?, prefix.join("lib/libconvoke.so"));
     let soname = page.split('`').find(|word| word.starts_with("libconvoke.so.")).context("a soname on the page")?;
     let dynamic = cmd!(sh, "readelf -d {library}").read()?;
@@ -110,7 +124,7 @@ pub(super) fn capi(cx: &Context) -> Result<()> {
     sh.write_file(prefix.join("page/CMakeLists.txt"), project.to_owned() + &block(&page, "cmake", "convoke")?)?;
     let programs = sh.current_dir().join("bindings/c/tests/programs");
     {
-        let _folder = sh.push_dir(&prefix);
+        let _folder = sh.push_dir(prefix);
         let _packages = sh.push_env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
         let _libraries = sh.push_env("LD_LIBRARY_PATH", prefix.join("lib"));
         let flags = cmd!(sh, "pkg-config --cflags --libs convoke").read()?;
@@ -168,8 +182,7 @@ pub(super) fn python(cx: &Context) -> Result<()> {
     Ok(environment.pytest(cx, &["bindings/python/tests", "--deselect", of_wheel]).run()?)
 }
 
-/// First in an environment where nothing is but what the wheel asks for: the program of docs/linking.md,
-/// with the newest numpy and with the oldest one that the wheel allows and this Python has.
+/// The program of docs/linking.md, and all tests.
 pub(super) fn python_wheel(cx: &Context) -> Result<()> {
     let sh = &cx.sh;
     let Some(environment) = python_environment(cx)? else { return Ok(()) };
@@ -178,8 +191,17 @@ pub(super) fn python_wheel(cx: &Context) -> Result<()> {
     cmd!(sh, "{python} -m pip wheel --no-deps -w {wheels} ./bindings/python").run()?;
     let wheel = sh.read_dir(&wheels)?.pop().context("pip made no wheel")?;
     let wheel = wheel.to_str().context("a path in UTF-8")?;
-    if let Some(empty) = cx.has_python(&wheels.join("empty"), &[wheel])? {
-        let (page, program) = (block(&sh.read_file(LINKING)?, "python", "import convoke")?, wheels.join("page.py"));
+    try_python_wheel(cx, &wheels.join("empty"), wheel)?;
+    cmd!(sh, "{python} -m pip install --quiet --no-deps {wheel}").run()?;
+    Ok(environment.pytest(cx, &["bindings/python/tests"]).run()?)
+}
+
+/// Runs the program of docs/linking.md in a new environment where nothing is but what the wheel asks for, with the
+/// newest numpy and with the oldest one that the wheel allows and this Python has.
+pub(super) fn try_python_wheel(cx: &Context, folder: &Path, wheel: &str) -> Result<()> {
+    let sh = &cx.sh;
+    if let Some(empty) = cx.has_python(folder, &[wheel])? {
+        let (page, program) = (block(&sh.read_file(LINKING)?, "python", "import convoke")?, folder.join("page.py"));
         sh.write_file(&program, page)?;
         let interpreter = empty.python();
         cmd!(sh, "{interpreter} -I {program}").run()?;
@@ -190,8 +212,7 @@ pub(super) fn python_wheel(cx: &Context) -> Result<()> {
             cmd!(sh, "{interpreter} -I {program}").run()?;
         }
     }
-    cmd!(sh, "{python} -m pip install --quiet --no-deps {wheel}").run()?;
-    Ok(environment.pytest(cx, &["bindings/python/tests"]).run()?)
+    Ok(())
 }
 
 /// These programs have a Cargo.lock of their own, and need a newer Rust.

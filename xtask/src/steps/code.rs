@@ -1,7 +1,5 @@
 //! The workspace on this machine.
 
-use std::{env, path::PathBuf};
-
 use anyhow::{Context as _, Result, ensure};
 use xshell::{Cmd, cmd};
 
@@ -252,33 +250,6 @@ fn disassembler(cx: &Context) -> Result<std::path::PathBuf> {
         cx.network(&cmd!(sh, "rustup component add llvm-tools"));
     }
     command_line(cx)
-}
-
-/// The two crates that are to be published, as their packages have them. `convoke` needs the other one,
-/// which no registry has yet: Cargo takes it from the package that it has just made. It builds both,
-/// here with the portable tier alone, as nothing runs.
-pub(super) fn package(cx: &Context) -> Result<()> {
-    let sh = &cx.sh;
-    let features = ["--no-default-features", "--features", "convoke/std"];
-    // Cargo takes packages of one version for the same, and would link kernels that were packaged earlier:
-    // those of this target directory, and those that it once unpacked among the sources of registries.
-    let target = "target/packages";
-    sh.remove_path(target)?;
-    for registry in sh.read_dir(cargo_home()?.join("registry/src")).unwrap_or_default() {
-        for unpacked in sh.read_dir(registry)? {
-            if unpacked.file_name().is_some_and(|name| name.to_string_lossy().starts_with("convoke-kernels-")) {
-                sh.remove_path(unpacked)?;
-            }
-        }
-    }
-    let packages = ["-p", "convoke-kernels", "-p", "convoke", "--target-dir", target];
-    Ok(cmd!(sh, "cargo package --locked --allow-dirty --quiet {packages...} {features...}").run()?)
-}
-
-/// Where Cargo keeps what it downloads.
-fn cargo_home() -> Result<PathBuf> {
-    let user = || env::home_dir().map(|home| home.join(".cargo"));
-    env::var_os("CARGO_HOME").map(PathBuf::from).or_else(user).context("no CARGO_HOME, and no home directory")
 }
 
 /// Where that toolchain is installed or can be.

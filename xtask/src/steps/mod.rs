@@ -4,6 +4,8 @@ mod bindings;
 mod code;
 mod memory;
 mod pages;
+mod published;
+mod release;
 mod targets;
 mod windows;
 
@@ -49,7 +51,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("targets", "other targets compile", targets::targets),
     Step::new("neon", "AArch64 under qemu", targets::neon),
     Step::new("portable", "32 bits", targets::portable),
-    Step::new("package", "the packages that are to be published", code::package),
+    Step::new("package", "the packages that are to be published", published::package),
     Step::new("msrv", "the oldest Rust that is promised", code::msrv),
     Step::by_name("checked", "the suite with checks of arithmetic in the kernels", code::checked),
     Step::by_name("benches", "each row of the benches once", code::benches),
@@ -64,6 +66,10 @@ pub(crate) const STEPS: &[Step] = &[
     Step::by_name("onnxruntime_wheel", "the provider's wheel as a user builds it", bindings::onnxruntime_wheel),
     Step::by_name("python_wheel", "the Python wheel as a user builds it", bindings::python_wheel),
     Step::by_name("capi", "the C interface as cargo-c installs it", bindings::capi),
+    Step::by_name("docs_rs", "the documentation as docs.rs builds it", published::docs_rs),
+    Step::by_name("minimal", "the oldest dependencies that the manifests allow", published::minimal),
+    Step::by_name("semver", "the public interface against the last version", published::semver),
+    Step::by_name("release", "all files of a release, each tried as its user has it", release::release),
     Step::by_name("engines", "tract and candle on convoke", bindings::engines),
     Step::by_name("miri", "undefined behaviour in the portable tier", memory::miri),
     Step::by_name("fuzz", "each fuzz target for a minute", memory::fuzz),
