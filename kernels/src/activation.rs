@@ -9,7 +9,8 @@ use crate::dest::{Dest, end};
 /// `convoke::Activation` is turned into this type when a layer is planned.
 ///
 /// Errors are counted in units of round-off of the result. A subnormal `1 / (1 + e^-x)` has an error
-/// of one unit in the last place instead, which [`Silu`](Self::Silu) and [`Mish`](Self::Mish) multiply by x.
+/// of one unit in the last place instead, which [`Silu`](Self::Silu) multiplies by x. What [`Gelu`](Self::Gelu) and
+/// [`Mish`](Self::Mish) multiply by x may be subnormal, too.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation<T> {
     /// `min(max(x, lo), hi)`. It is the identity if the bounds are infinite.
@@ -24,9 +25,9 @@ pub enum Activation<T> {
     Sigmoid,
     /// The hyperbolic tangent, within 7 units of round-off.
     Tanh,
-    /// `x` times the normal distribution at x, within 6 units of round-off of x.
+    /// `x` times the normal distribution at x, within 10 units of round-off, and `10 + 4 x^2` if x is negative.
     Gelu,
-    /// `x / (1 + e^-u)` with u = `sqrt(8 / pi) (x + 0.044715 x^3)`, within 6 units of round-off of x.
+    /// `x / (1 + e^-u)` with u = `sqrt(8 / pi) (x + 0.044715 x^3)`, within 10 units of round-off, and `10 + 4 x^2` if x is negative.
     GeluTanh,
     /// `x tanh(ln(1 + e^x))`, within 12 units of round-off.
     Mish,

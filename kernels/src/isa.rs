@@ -228,7 +228,7 @@ pub(crate) fn has_vbmi() -> bool {
     cpuid_vbmi::get()
 }
 
-/// AVX-VNNI and AVX-512 VNNI, which `cpufeatures` does not know. They are asked for on CPUs with AVX2 and AVX-512 alone.
+/// AVX-VNNI and AVX-512 VNNI, which `cpufeatures` does not know. A CPU is asked for each of them only where AVX2, or AVX-512, was found.
 #[cfg(target_arch = "x86_64")]
 static VNNI: [Extension; 2] = [
     Extension::new(|| features(0).eax >= 1 && features(1).eax >> 4 & 1 == 1),

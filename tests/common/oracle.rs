@@ -135,7 +135,7 @@ fn own_error(activation: Activation, x: f64) -> f64 {
         // An exponential with an error of 4 units, an addition, and a division.
         Activation::Silu | Activation::Sigmoid | Activation::Tanh => 8.0 * value,
         Activation::Mish => 13.0 * value,
-        Activation::Gelu | Activation::GeluTanh => 7.0 * x.abs(),
+        Activation::Gelu | Activation::GeluTanh => (11.0 + 4.0 * x.min(0.0).powi(2)) * value,
         _ => 0.0,
     }
 }

@@ -117,7 +117,7 @@ fn every_algorithm_is_right_on_tiny_layers_in_f64() {
 #[test]
 #[cfg(not(miri))]
 fn every_activation_runs_on_tiny_layers() {
-    for activation in [Activation::Relu, Activation::Silu, Activation::Tanh, Activation::Gelu, Activation::Mish] {
+    for activation in crate::common::ACTIVATIONS {
         check::<f32>(activation);
     }
 }

@@ -240,7 +240,8 @@ def judge(outputs, floats=None):
             error = max(float(np.abs(y - r).max(initial=0)) / (float(np.abs(r).max(initial=0)) or 1.0) for y, r in zip(flat(found), flat(right)))
             return "good" if error <= TOLERANCE else "wrong", error
         off = lambda tensors: [float(np.sqrt(np.mean((y - plain) ** 2))) for y, plain in zip(flat(tensors), flat(floats))]
-        error = max(mine / its if its else 1.0 + mine for mine, its in zip(off(found), off(right)))
+        size = [float(np.sqrt(np.mean(plain**2))) or 1.0 for plain in flat(floats)]
+        error = max(mine / its if its else 1.0 + mine / of for mine, its, of in zip(off(found), off(right), size))
         return "good" if error <= DISTANCE else "wrong", error
 
     return {name: verdict(found) for name, found in outputs.items()}

@@ -62,6 +62,10 @@ SPELLED = {
         ("Pow", "c three", "p", {}), ("Mul", "p cube", "q", {}), ("Add", "c q", "s", {}), ("Mul", "s inner", "d", {}), ("Tanh", "d", "t", {}),
         ("Add", "t one", "a", {}), ("Mul", "c half", "h", {}), ("Mul", "h a", "y", {}),
     ],
+    "gelu-tanh-products": [
+        ("Mul", "c c", "p", {}), ("Mul", "p c", "r", {}), ("Mul", "r cube", "q", {}), ("Add", "c q", "s", {}), ("Mul", "s inner", "d", {}), ("Tanh", "d", "t", {}),
+        ("Add", "t one", "a", {}), ("Mul", "c a", "h", {}), ("Mul", "h half", "y", {}),
+    ],
     "gelu-sum": [("Mul", "c part", "d", {}), ("Erf", "d", "e", {}), ("Mul", "e c", "m", {}), ("Add", "m c", "s", {}), ("Mul", "s half", "y", {})],
     "mish-spelled": [("Softplus", "c", "s", {}), ("Tanh", "s", "t", {}), ("Mul", "c t", "y", {})],
     "leaky-max": [("Mul", "c slope", "m", {}), ("Max", "c m", "y", {})],

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator, Plan};
 use convoke_tools::data::Numbers;
@@ -176,6 +176,7 @@ impl ExplainArgs {
             })),
             Numbers::Bytes => {
                 self.choice.ensure_suits(numbers)?;
+                ensure!(!self.verbose, "--verbose: a plan of bytes has no other algorithm, and says no more");
                 self.explain_as(operator, x, BytePlan::explain)
             }
         }

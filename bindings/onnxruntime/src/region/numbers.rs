@@ -1,6 +1,6 @@
 //! What operators compute of single numbers, for tables of bytes.
 
-use crate::activation::{GELU_TANH, kind_of};
+use crate::activation::{GELU_TANH, QUICK_GELU, kind_of};
 use crate::graph::Attributes;
 
 /// Numbers for all bytes, or one for all of them.
@@ -57,7 +57,7 @@ impl Parameters {
         let [alpha, beta] = match op {
             "HardSigmoid" => [0.2, 0.5],
             "LeakyRelu" => [0.01, 0.0],
-            "com.microsoft.QuickGelu" => [1.702, 0.0],
+            QUICK_GELU => [1.702, 0.0],
             _ => [1.0, 0.0],
         };
         let float = |name: &str, default: f32| f64::from(attributes.float(name, default));
@@ -113,7 +113,7 @@ fn compute(op: &str, parameters: Parameters, inputs: [Option<f64>; 3]) -> Option
         ("Sigmoid", None) => sigmoid(x),
         ("HardSigmoid", None) => (alpha * x + beta).clamp(0.0, 1.0),
         ("HardSwish", None) => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
-        ("Swish" | "com.microsoft.QuickGelu", None) => x * sigmoid(alpha * x),
+        ("Swish" | QUICK_GELU, None) => x * sigmoid(alpha * x),
         ("Tanh", None) => x.tanh(),
         ("Softplus", None) => softplus(x),
         ("Softsign", None) => x / (1.0 + x.abs()),

@@ -71,10 +71,10 @@ pub(crate) fn units<'g>(nodes: &[Node<'g>], is_free: impl Fn(Node<'g>) -> bool) 
     }
     let tables = finder.tables()?;
     for &node in nodes {
-        let unit = match (finder.blend(node)?, finder.lines(node)?) {
-            (Some(unit), _) | (None, Some(unit)) => Some(unit),
-            (None, None) => finder.moved(node)?,
-        };
+        let mut unit = finder.blend(node)?;
+        for find in [Finder::lines, Finder::moved] {
+            unit = if unit.is_some() { unit } else { find(&finder, node)? };
+        }
         units.extend(unit.map(|unit| finder.take(unit)));
     }
     for table in tables {
