@@ -214,7 +214,7 @@ def test_nodes_become_one_layer_in_other_types(name, code, kind, tolerance):
     # Factors are not folded into short weights. The largest double, which a bound that is left out
     # stands for, is no float.
     scaled = {"BatchNormalization", "Mul"} & set(ops[:2]) or ops[1:] == ["HardSigmoid"]
-    alone = (bool(scaled) and not {"Max", "Erf"} & set(ops)) if kind is np.float16 else name == "clip-above"
+    alone = (bool(scaled) and not {"Max", "Erf", "Tanh"} & set(ops)) if kind is np.float16 else name == "clip-above"
     layer = ops[:1] if alone else sorted(ops)
     assert [sorted(layer) for layer in result.layers] == ([] if layer == ["BatchNormalization"] and alone else [layer])
     assert all(output.dtype == kind for output in result.outputs)
