@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::iter;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ pub use convoke_kernels::dot::Byte;
 use convoke_kernels::dot::{self, Requantise, Unit};
 use convoke_kernels::dot_kernels;
 
-use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer};
+use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer, set_of_tap, tap_sets};
 use crate::conv::registry::check_sizes;
 use crate::error::{Error, bail};
 use crate::exec::region::{Region, SpacedImages, Target};
@@ -133,7 +134,7 @@ pub struct QuantisedWeights {
     /// None if Y is empty.
     format: Option<QuantisedFormat>,
     values: Vec<i32>,
-    /// For each output channel, the sum of the weights without their zero points, which fits 32 bits.
+    /// For each set of taps and each output channel, the sum of the weights without their zero points, which fits 32 bits.
     sums: Vec<i64>,
     bias: Vec<i32>,
 }
@@ -153,6 +154,7 @@ pub struct Scaled<X, Y> {
     number: usize,
     x_zero: X,
     y_zero: Y,
+    /// For each set of taps and each output channel, and for outputs without taps.
     add: Vec<i32>,
     scale: Vec<f32>,
     table: Option<Box<[u8; 256]>>,
@@ -395,12 +397,12 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
                 c / self.geometry.in_channels_per_group() * rows + row
             }
         };
-        let mut sums = zeros::<i64>(out_channels, format_args!("{op}: sums"))?;
+        let mut sums = zeros::<i64>(tap_sets(&self.geometry).saturating_mul(out_channels), format_args!("{op}: sums"))?;
         let mut most = zeros::<i64>(out_channels, format_args!("{op}: sums"))?;
         for (index, w) in w.iter().enumerate() {
             let m = channel_of(index);
             let value = w.value() - zero(m);
-            sums[m] += i64::from(value);
+            sums[set_of_tap(&self.geometry, index % taps) * out_channels + m] += i64::from(value);
             most[m] += i64::from(value.abs());
         }
         for (m, most) in most.iter().enumerate() {
@@ -511,10 +513,13 @@ impl QuantisedWeights {
         let order = self.format.as_ref().map(|format| format.order);
         let is_kept = order.is_some_and(|order| order.unit == Unit::Bytes);
         let x_zero = if is_kept { i32::from(x_zero_point.unsigned()) } else { 0 };
-        let mut add = zeros(channels, format_args!("{op}: scaled sums"))?;
+        let mut add = zeros(self.sums.len() + channels, format_args!("{op}: scaled sums"))?;
         let mut scale = zeros(channels, format_args!("{op}: scales"))?;
-        for (m, (add, scale)) in add.iter_mut().zip(&mut scale).enumerate() {
-            *add = self.bias[m].wrapping_sub(x_zero.wrapping_mul(self.sums[m] as i32));
+        let sums = self.sums.iter().copied().chain(iter::repeat(0));
+        for ((add, bias), sum) in add.iter_mut().zip(self.bias.iter().cycle()).zip(sums) {
+            *add = bias.wrapping_sub(x_zero.wrapping_mul(sum as i32));
+        }
+        for (m, scale) in scale.iter_mut().enumerate() {
             *scale = x_scale * w_scale[if w_scale.len() == 1 { 0 } else { m }] / y_scale;
             if !scale.is_finite() {
                 bail!(InvalidInput, "{op}: the scale of output channel {m}, x_scale * w_scale / y_scale, is {scale}");

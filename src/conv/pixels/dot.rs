@@ -4,7 +4,7 @@
 //! X is always copied, in [units](Unit) of neighbouring channels, or of [neighbouring taps](RowUnits) of depthwise layers.
 //! As pairs of 16 bits, values have lost their zero point,
 //! so that padding is zero. As four bytes they keep it: then padding is the zero point, no tap is left out, and a term for
-//! each output channel takes the zero point away again.
+//! each output channel and [set of taps](tap_sets) takes the zero point away again.
 
 use alloc::string::String;
 
@@ -25,6 +25,7 @@ use crate::conv::contract::no_kernel;
 use crate::conv::panels::StepOrder;
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::PixelPlace;
+use crate::conv::view::phases;
 use crate::exec::region::{Region, Stores};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -76,7 +77,8 @@ pub(crate) struct DotIo<'a, X, Y> {
     pub(crate) x: &'a [X],
     pub(crate) x_zero: X,
     pub(crate) weights: &'a [i32],
-    /// As in [`Requantise`], for all channels.
+    /// As in [`Requantise`], for all channels, where `add` has them for each [set of taps](tap_sets), and for outputs
+    /// without taps.
     pub(crate) requantise: Requantise<'a>,
     pub(crate) y: Region<'a, Y>,
 }
@@ -90,10 +92,6 @@ impl DotLayer {
         kernels: &'static DotKernels,
     ) -> Result<Self, String> {
         let unit = kernels.unit();
-        // Four bytes keep their zero point, of which outputs with other taps have another sum.
-        if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
-            return Err(String::from("four bytes are for Conv, whose outputs all have the same taps"));
-        }
         let depthwise = kernels.depthwise().last().filter(|_| geometry.in_channels_per_group() == 1);
         let (method, tiling, split, (group, tile_len)) = match depthwise {
             Some(kernel) => {
@@ -101,6 +99,11 @@ impl DotLayer {
                 let pads = layer.axes[..layer.axes.len() - 1].iter().any(Axis::is_padded);
                 if unit == Unit::Bytes && pads {
                     return Err(String::from("four bytes are for layers without padding on axes before the last two"));
+                }
+                if unit == Unit::Bytes && geometry.op == Op::ConvTranspose {
+                    return Err(String::from(
+                        "a depthwise ConvTranspose has no neighbouring taps, of which four would be a unit",
+                    ));
                 }
                 let x = XValues::of_units(unit);
                 let blocking = DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), usize::MAX)?;
@@ -245,6 +248,12 @@ impl DotLayer {
         let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows };
         let strides = tiling.geometry.input_strides();
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
+        let set = match (tiling.geometry.op, chunk.tiles.phase.first_tap(&tiling.geometry.axes)) {
+            (Op::Conv, _) => 0,
+            (_, Some(tap)) => set_of_tap(&tiling.geometry, tap),
+            (_, None) => tap_sets(&tiling.geometry),
+        };
+        let of_set = set * tiling.geometry.out_channels;
         let sums = arena.get(self.sums);
         let mut scratch = (arena.get(self.rows), arena.get(self.finished));
         match &self.method {
@@ -260,7 +269,7 @@ impl DotLayer {
                                 let nr = multiply((weights, widths), (&chunk, tiles, x), io.weights, of_group, sums);
                                 let channels = weights.outputs_of(&(panel..panel + 1));
                                 let place = PixelPlace { channels, ..tiles.place.clone() };
-                                self.store(io, &place, (sums, nr), &mut scratch);
+                                self.store((io, of_set), &place, (sums, nr), &mut scratch);
                             }
                         }
                     });
@@ -282,17 +291,18 @@ impl DotLayer {
                             kernel.run(x, (weights, 1), &mut kept, len, &epilogue);
                         });
                         let place = PixelPlace { channels: channels.clone(), ..tiles.place.clone() };
-                        self.store(io, &place, (sums, len), &mut scratch);
+                        self.store((io, of_set), &place, (sums, len), &mut scratch);
                     }
                 }
             }
         }
     }
 
-    /// Requantises sums, whose pixels are `pitch` elements apart, and stores them.
+    /// Requantises sums, whose pixels are `pitch` elements apart, and stores them. `of_set` is where the terms begin that
+    /// are added to them.
     fn store<X, Y: Output + bytemuck::Pod>(
         &self,
-        io: &DotIo<'_, X, Y>,
+        (io, of_set): (&DotIo<'_, X, Y>, usize),
         place: &PixelPlace,
         (sums, pitch): (&[i32], usize),
         (rows, finished): &mut (&mut [i32], &mut [u32]),
@@ -301,7 +311,7 @@ impl DotLayer {
         let PixelPlace { layout, positions, pixel, step, count, ref channels } = *place;
         let m = channels.len();
         let requantise = |by_rows: bool| Requantise {
-            add: &io.requantise.add[channels.clone()],
+            add: &io.requantise.add[of_set..][channels.clone()],
             scale: &io.requantise.scale[channels.clone()],
             by_rows,
             ..io.requantise
@@ -327,6 +337,25 @@ impl DotLayer {
             io.y.write(at + i / count * strides.channel + i % count * step, *value);
         }
     }
+}
+
+/// How many sets of taps outputs have: one of all taps, and for ConvTranspose those of each phase of the strides. Outputs of
+/// ConvTranspose that no tap reaches have none of these.
+pub(crate) fn tap_sets(geometry: &Geometry) -> usize {
+    match geometry.op {
+        Op::Conv => 1,
+        Op::ConvTranspose => geometry.axes.iter().map(phases).fold(1, usize::saturating_mul),
+    }
+}
+
+/// The set that a tap belongs to, by its number among all taps of the kernel.
+pub(crate) fn set_of_tap(geometry: &Geometry, mut tap: usize) -> usize {
+    let (mut set, mut step) = (0, 1);
+    for axis in geometry.axes.iter().rev().filter(|_| geometry.op == Op::ConvTranspose) {
+        set += tap % axis.kernel % phases(axis) * step;
+        (tap, step) = (tap / axis.kernel, step * phases(axis));
+    }
+    set
 }
 
 /// Multiplies panel `p` of a group by some tiles of a chunk. Returns the width of the panel.

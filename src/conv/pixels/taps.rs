@@ -176,6 +176,12 @@ impl PixelPhase {
         self.outer().iter().map(|line| line.taps.len()).product()
     }
 
+    /// The number of the phase's first tap among all of the kernel. None without taps.
+    pub(super) fn first_tap(&self, axes: &[Axis]) -> Option<usize> {
+        let mut lines = self.lines.iter().zip(axes);
+        lines.try_fold(0, |number, (line, axis)| Some(number * axis.kernel + line.taps.first()?.0))
+    }
+
     /// Taps of the kernel that belong to the phase.
     pub(super) fn taps(&self) -> usize {
         self.lines.iter().map(|line| line.taps.len()).product()
