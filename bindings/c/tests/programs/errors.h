@@ -133,8 +133,8 @@ static inline void check_option_errors(void)
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ATTRIBUTE, "Conv: the activation Clip has an upper bound that is NaN");
     o = default_options(), o.accuracy = 3;
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "accuracy: 3 is not a convoke_accuracy");
-    o = default_options(), o.activation = 8;
-    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "activation: 8 is not a convoke_activation");
+    o = default_options(), o.activation = 11;
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "activation: 11 is not a convoke_activation");
     o = default_options(), o.separate_images = 7;
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "separate_images is 7, it must be 0 or 1");
     o = default_options(), o.x_layout = 2;
