@@ -35,7 +35,7 @@ def test_the_package_is_typed(tmp_path):
         "scaled: convoke.Scaled = bytes_.scaled(weights, x_scale=0.5, w_scale=np.ones(1, np.float32), x_zero_point=7)\n"
         "y = bytes_.run(np.ones((1, 1, 4), np.uint8), weights, scaled)\n"
     )
-    (tmp_path / "wrong.py").write_text("import convoke\nconvoke.Planner(activation='gelu')\nconvoke.Planner().conv((1, 1, 3))\nconvoke.Planner().conv((1,), (1,), layout='HWC')\n")
+    (tmp_path / "wrong.py").write_text("import convoke\nconvoke.Planner(activation='softplus')\nconvoke.Planner().conv((1, 1, 3))\nconvoke.Planner().conv((1,), (1,), layout='HWC')\n")
     mypy = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
     output_of(*mypy, str(tmp_path / "user.py"), cwd=tmp_path)
     output_of(*mypy, "-p", "convoke", cwd=tmp_path)
