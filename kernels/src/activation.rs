@@ -27,7 +27,7 @@ pub enum Activation<T> {
     Tanh,
     /// `x` times the normal distribution at x, within 10 units of round-off, and `10 + 4 x^2` if x is negative.
     Gelu,
-    /// `x / (1 + e^-u)` with u = `sqrt(8 / pi) (x + 0.044715 x^3)`, within 10 units of round-off, and `10 + 4 x^2` if x is negative.
+    /// `x / (1 + e^-u)` with u = `sqrt(8 / pi) (x + 0.044715 x^3)`, within 10 units of round-off, and `10 - 4 u` if x is negative.
     GeluTanh,
     /// `x tanh(ln(1 + e^x))`, within 12 units of round-off.
     Mish,

@@ -75,8 +75,10 @@ fn errors_are_as_stated<T: Real>(isa: Isa) {
                 // x / 6 + 1/2 has terms below 1, whose errors x magnifies.
                 Activation::HardSwish => (want.abs() + x.abs(), 0.0),
                 Activation::Silu | Activation::Mish => (want.abs(), 2.0 * x.abs().max(1.0)),
-                Activation::Gelu | Activation::GeluTanh => {
-                    ((10.0 + 4.0 * x.min(0.0).powi(2)) * want.abs(), 2.0 * x.abs().max(1.0))
+                Activation::Gelu => ((10.0 + 4.0 * x.min(0.0).powi(2)) * want.abs(), 2.0 * x.abs().max(1.0)),
+                Activation::GeluTanh => {
+                    let exponent = 1.6 * (x + 0.044_715 * x.powi(3)).abs();
+                    ((10.0 + if x < 0.0 { 4.0 * exponent } else { 0.0 }) * want.abs(), 2.0 * x.abs().max(1.0))
                 }
                 _ => (want.abs(), 2.0),
             };

@@ -135,7 +135,8 @@ fn own_error(activation: Activation, x: f64) -> f64 {
         // An exponential with an error of 4 units, an addition, and a division.
         Activation::Silu | Activation::Sigmoid | Activation::Tanh => 8.0 * value,
         Activation::Mish => 13.0 * value,
-        Activation::Gelu | Activation::GeluTanh => (11.0 + 4.0 * x.min(0.0).powi(2)) * value,
+        Activation::Gelu => (11.0 + 4.0 * x.min(0.0).powi(2)) * value,
+        Activation::GeluTanh => (11.0 + 6.4 * (x + 0.044_715 * x.powi(3)).min(0.0).abs()) * value,
         _ => 0.0,
     }
 }
