@@ -359,7 +359,8 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     #[must_use]
     pub fn packed_bytes(&self) -> usize {
         let values = self.methods.iter().map(|method| method.layer.packed_len()).max().unwrap_or(0);
-        let of_channels = self.geometry.out_channels.saturating_mul(size_of::<i64>() + size_of::<i32>());
+        let of_channel = tap_sets(&self.geometry).saturating_mul(size_of::<i64>()).saturating_add(size_of::<i32>());
+        let of_channels = self.geometry.out_channels.saturating_mul(of_channel);
         values.saturating_mul(size_of::<i32>()).saturating_add(of_channels)
     }
 
@@ -390,20 +391,26 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
             each => each[m].value(),
         };
         let (rows, taps) = (self.geometry.out_channels_per_group(), self.geometry.kernel_volume());
-        let channel_of = |index: usize| match op {
-            Op::Conv => index / (self.geometry.in_channels_per_group() * taps),
+        // Of all taps that W has for a channel of X and one of Y, by the number of that kernel.
+        let channel_of = |kernel: usize| match op {
+            Op::Conv => kernel / self.geometry.in_channels_per_group(),
             Op::ConvTranspose => {
-                let (c, row) = (index / taps / rows, index / taps % rows);
+                let (c, row) = (kernel / rows, kernel % rows);
                 c / self.geometry.in_channels_per_group() * rows + row
             }
         };
         let mut sums = zeros::<i64>(tap_sets(&self.geometry).saturating_mul(out_channels), format_args!("{op}: sums"))?;
         let mut most = zeros::<i64>(out_channels, format_args!("{op}: sums"))?;
-        for (index, w) in w.iter().enumerate() {
-            let m = channel_of(index);
-            let value = w.value() - zero(m);
-            sums[set_of_tap(&self.geometry, index % taps) * out_channels + m] += i64::from(value);
-            most[m] += i64::from(value.abs());
+        let sets: Vec<usize> =
+            (0..taps.min(w.len())).map(|tap| set_of_tap(&self.geometry, tap) * out_channels).collect();
+        for (kernel, w) in w.chunks_exact(taps.max(1)).enumerate() {
+            let m = channel_of(kernel);
+            let zero = zero(m);
+            for (w, set) in w.iter().zip(&sets) {
+                let value = w.value() - zero;
+                sums[set + m] += i64::from(value);
+                most[m] += i64::from(value.abs());
+            }
         }
         for (m, most) in most.iter().enumerate() {
             let most = most.saturating_mul(MOST_DIFFERENCE).saturating_add(i64::from(biases[m]).abs());

@@ -3,9 +3,10 @@
 use std::mem::MaybeUninit;
 
 use convoke::{
-    Activation, Byte, Conv, ErrorKind, Geometry, Isa, Op, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled,
-    Scales, Threads, Workspace, reference,
+    Activation, Byte, Conv, ErrorKind, Isa, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled, Scales, Threads,
+    Workspace, reference,
 };
+use convoke_tools::data::channel_of;
 use proptest::prelude::*;
 
 use crate::common::cases;
@@ -106,16 +107,6 @@ enum Zeros {
     Middle,
     One,
     Each,
-}
-
-/// The output channel of an element of W.
-fn channel_of(geometry: &Geometry, index: usize) -> usize {
-    let (rows, c, taps) =
-        (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.kernel_volume());
-    match geometry.op {
-        Op::Conv => index / (c * taps),
-        Op::ConvTranspose => index / (taps * rows) / c * rows + index / taps % rows,
-    }
 }
 
 /// One layer in one combination of types, on one ISA.

@@ -203,7 +203,8 @@ impl ByteOperands {
 }
 
 /// The output channel of a weight.
-fn channel_of(geometry: &Geometry, index: usize) -> usize {
+#[must_use]
+pub fn channel_of(geometry: &Geometry, index: usize) -> usize {
     let (taps, channels, rows) =
         (geometry.kernel_volume(), geometry.in_channels_per_group(), geometry.out_channels_per_group());
     match geometry.op {

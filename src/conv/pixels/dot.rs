@@ -248,12 +248,12 @@ impl DotLayer {
         let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows };
         let strides = tiling.geometry.input_strides();
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
-        let set = match (tiling.geometry.op, chunk.tiles.phase.first_tap(&tiling.geometry.axes)) {
-            (Op::Conv, _) => 0,
-            (_, Some(tap)) => set_of_tap(&tiling.geometry, tap),
-            (_, None) => tap_sets(&tiling.geometry),
+        let geometry = &tiling.geometry;
+        let set = match chunk.tiles.phase.first_tap(&geometry.axes) {
+            Some(tap) => set_of_tap(geometry, tap),
+            None => tap_sets(geometry),
         };
-        let of_set = set * tiling.geometry.out_channels;
+        let of_set = set * geometry.out_channels;
         let sums = arena.get(self.sums);
         let mut scratch = (arena.get(self.rows), arena.get(self.finished));
         match &self.method {

@@ -67,9 +67,10 @@ fn version_is_everywhere(cx: &Context, version: &str) -> Result<()> {
     ensure!(sh.read_file(of_cmake)?.contains(&format!("\"{version}\"")), "{of_cmake} is not for {version}");
     for manifest in cmd!(sh, "git ls-files *Cargo.toml").quiet().read()?.lines() {
         let text = sh.read_file(manifest)?;
-        let of_own = text.lines().find(|line| line.starts_with("convoke") && line.contains("version = "));
-        let is_it = of_own.is_none_or(|line| line.contains(&format!("version = \"{version}\"")));
-        ensure!(is_it, "{manifest} asks for another version than {version}: {}", of_own.unwrap_or_default());
+        for line in text.lines().filter(|line| line.starts_with("convoke") && line.contains("version = ")) {
+            let is_it = line.contains(&format!("version = \"{version}\""));
+            ensure!(is_it, "{manifest} asks for another version than {version}: {line}");
+        }
     }
     let tags = cmd!(sh, "git tag --points-at HEAD --list v*").quiet().read()?;
     if tags.is_empty() {
