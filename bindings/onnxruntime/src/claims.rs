@@ -8,7 +8,7 @@ use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
-use crate::region::{Region, Takes, is_worthwhile, regions, units_of_bytes};
+use crate::region::{Found, Region, Takes, is_worthwhile, regions, units_of_bytes};
 use crate::session::Session;
 
 /// Nodes that are compiled together.
@@ -133,15 +133,19 @@ fn claims_of<'g>(
         }
     }
     // Behind all convolutions, which take the normalisations that follow them.
+    let mut left = HashMap::new();
     for &node in nodes {
-        if let Some(layer) = finder.normalisation(node)?
-            && layer.check()?.is_ok()
-        {
-            finder.take(&layer.nodes);
-            layers.push(layer);
+        match finder.normalisation(node)?.transpose() {
+            Ok(None) => {}
+            Ok(Some(layer)) => {
+                finder.take(&layer.nodes);
+                layers.push(layer);
+            }
+            Err(reason) => _ = left.insert(node, reason),
         }
     }
-    let (regions, layers) = regions(nodes, &finder, (layers, units), takes)?;
+    let Found { regions, layers, apart } = regions(nodes, &finder, (layers, units), takes)?;
+    left.extend(apart);
     for region in &regions {
         finder.take(&region.nodes());
     }
@@ -150,30 +154,37 @@ fn claims_of<'g>(
     for &node in nodes.iter().filter(|node| !finder.is_taken(**node)) {
         match concat(node, &mut layers)? {
             Some(Ok(concat)) => others.push(Claim::Concat(concat)),
-            Some(Err(reason)) => tell(Level::Verbose, node, format!("is left to onnxruntime: {reason}"))?,
-            None => others.extend(Lrn::of(node)?.map(Claim::Lrn)),
+            Some(Err(reason)) => _ = left.insert(node, reason.into()),
+            None => match Lrn::of(node)?.transpose() {
+                Ok(lrn) => others.extend(lrn.map(Claim::Lrn)),
+                Err(reason) => _ = left.insert(node, reason),
+            },
         }
     }
     let claims: Vec<_> = layers.rest().chain(others).collect();
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
-        let reason = match (of_bytes.contains(&node), &*node.op()?) {
-            (true, "QLinearConv" | "ConvInteger") => {
-                "with this layout, CPU or size it is onnxruntime that computes in bytes"
+        let (level, reason) = match (of_bytes.contains(&node), &*node.op()?, left.get(&node)) {
+            (true, "QLinearConv" | "ConvInteger", _) => {
+                (Level::Warning, "with this layout, CPU or size it is onnxruntime that computes in bytes")
             }
-            (true, _) => {
-                "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes"
-            }
-            (false, "QLinearConv") => {
-                "W, B, a scale or a zero point is not constant, channels are unknown, or sums are not as convoke takes them"
-            }
-            (false, "ConvInteger") => {
+            (true, ..) => (
+                Level::Warning,
+                "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes",
+            ),
+            (false, "QLinearConv", _) => (
+                Level::Warning,
+                "W, B, a scale or a zero point is not constant, channels are unknown, or sums are not as convoke takes them",
+            ),
+            (false, "ConvInteger", _) => (
+                Level::Warning,
                 "it does not stand between DynamicQuantizeLinear and a Cast and Mul by both scales, something else reads what \
-                 lies between, W or its scale is not constant, or channels are unknown"
-            }
-            _ => continue,
+                 lies between, W or its scale is not constant, or channels are unknown",
+            ),
+            (.., Some(reason)) => (Level::Verbose, &**reason),
+            (.., None) => continue,
         };
-        tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?;
+        tell(level, node, format!("is left to onnxruntime: {reason}"))?;
     }
     for layer in claims.iter().flat_map(Claim::layers) {
         for (node, reason) in layer.apart.iter().filter(|(node, _)| !claimed.contains(node)) {

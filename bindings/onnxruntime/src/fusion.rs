@@ -358,12 +358,18 @@ impl<'g> Finder<'g> {
     }
 
     /// The layer of a BatchNormalization that no convolution takes. `None` if it is none, or not by constants.
-    pub(crate) fn normalisation(&self, node: Node<'g>) -> Result<Option<Fusion<'g>>> {
+    pub(crate) fn normalisation(&self, node: Node<'g>) -> Result<Option<Reasoned<Fusion<'g>>>> {
         if self.is_taken(node) || node.op()? != "BatchNormalization" {
             return Ok(None);
         }
         let Some(x) = node.input(0)? else { return Ok(None) };
-        self.scaled(node, x)
+        if let Some(layer) = self.scaled(node, x)? {
+            return Ok(Some(layer.check()?.map(|()| layer)));
+        }
+        let Some(dtype) = x.tensor_type()?.and_then(|ty| ty.dtype()) else { return Ok(None) };
+        let reason = normalisation(node, dtype)?.err();
+        let of_layer = || "its channels are unknown, or its constants do not fit them or the element type".into();
+        Ok(Some(Err(reason.unwrap_or_else(of_layer))))
     }
 
     /// The layer of another node that can stand between convolutions: it scales channels by constants, adds

@@ -1,7 +1,8 @@
 //! Compiled layers: what onnxruntime runs instead of the nodes that they were made of.
 
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use convoke::{Accuracy, Activation, Layout, Operator, PackedWeights, Plan, Planner, Threads, Workspace};
 use lru::LruCache;
@@ -59,6 +60,26 @@ pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, i
     let node = VersionedNode { op, since, attributes };
     let plans = Mutex::new(LruCache::new(MOST_PLANS));
     Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { common, places, planner, node, w, bias, plans }))))
+}
+
+/// What all jobs give, such as layers that are packed, in their order. They are done on some threads.
+pub(crate) fn on_threads<T: Send>(jobs: Vec<impl FnOnce() -> Result<T> + Send>, threads: usize) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let slots: Vec<_> = jobs.into_iter().map(|job| Mutex::new((Some(job), None))).collect();
+    let work = || {
+        while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut slot = lock(slot);
+            slot.1 = slot.0.take().map(|job| job());
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(slots.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let done = |slot: Mutex<(_, Option<_>)>| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1;
+    slots.into_iter().map(|slot| done(slot).expect("every job was done")).collect()
 }
 
 /// Packs the weights of a layer.

@@ -11,7 +11,7 @@ use convoke::DType;
 
 use crate::api::{Failure, Level, Result};
 use crate::fusion::title;
-use crate::graph::{Node, Value};
+use crate::graph::{Node, Reasoned, Value};
 use crate::layer::{Inputs, Layer, Packing};
 use crate::run::Run;
 use crate::session::Session;
@@ -37,8 +37,8 @@ struct Terms {
 }
 
 impl<'g> Lrn<'g> {
-    /// The LRN of a node of floats with the exponent 0.75; `None` if it is none.
-    pub(crate) fn of(node: Node<'g>) -> Result<Option<Self>> {
+    /// The LRN of a node of floats with the exponent 0.75, or why it is none; `None` if it is no LRN.
+    pub(crate) fn of(node: Node<'g>) -> Result<Option<Reasoned<Self>>> {
         if node.op()? != "LRN" {
             return Ok(None);
         }
@@ -51,11 +51,13 @@ impl<'g> Lrn<'g> {
         let has_image = ty.dims.as_ref().is_some_and(|dims| dims.len() > 2);
         let is_root = attributes.float("beta", 0.75) == 0.75;
         if ty.dtype() != Some(DType::F32) || !has_image || !is_window || !is_root || alpha.is_nan() || alpha <= 0.0 {
-            return Ok(None);
+            let reason =
+                format!("beta is not 0.75, size not odd or above {MOST_CHANNELS}, or X not of float with spatial axes");
+            return Ok(Some(Err(reason)));
         }
         let (half, factor) = (size as usize / 2, alpha / size as f32);
         let terms = Terms { half, factor, bias: attributes.float("bias", 1.0) };
-        Ok(Some(Self { node, x, terms }))
+        Ok(Some(Ok(Self { node, x, terms })))
     }
 
     pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use convoke::{DType, bf16, f16};
 use ort_sys::{
@@ -17,12 +16,12 @@ use crate::abi::{
     API_VERSION, Ep, EpApi, EpFactory, FIRST_RELEASE, GraphSupportInfo, NodeComputeContext, NodeComputeInfo,
     NodeFusionOptions,
 };
-use crate::api::{Api, Failure, Level, Log, Result, lock, status};
+use crate::api::{Api, Failure, Level, Log, Result, status};
 use crate::claims::{Claim, claim_of_all, claims};
 use crate::concat;
 use crate::fusion::title;
 use crate::graph::{Graph, Node};
-use crate::layer::{self, Inputs, Layer, Packing};
+use crate::layer::{self, Inputs, Layer, Packing, on_threads};
 use crate::options::{NAME, Options};
 use crate::pointers::{list, required, take, text};
 use crate::region;
@@ -366,7 +365,7 @@ unsafe extern "system" fn compile(
             };
             packings.push(read_layer(session, graph, fused)?);
         }
-        let layers = pack_all(packings, session.compiling_threads())?;
+        let layers = on_threads(packings, session.compiling_threads())?;
         session.save_tuning()?;
         session.log().write(Level::Info, || format!("{count} fused nodes are convoke's"));
         for (i, layer) in layers.into_iter().enumerate() {
@@ -408,26 +407,6 @@ fn read_as<'g, T: Scalar>(session: &Arc<Session>, claim: &Claim<'g>, inputs: &In
         Claim::Lrn(lrn) => lrn.read(session, inputs),
         Claim::Region(_) => Err(Failure::other("a region is one of floats")),
     }
-}
-
-/// Packs the weights of all layers, on some threads.
-fn pack_all(packings: Vec<Packing<'_>>, threads: usize) -> Result<Vec<Box<dyn Layer>>> {
-    let next = AtomicUsize::new(0);
-    let slots: Vec<_> = packings.into_iter().map(|packing| Mutex::new((Some(packing), None))).collect();
-    let work = || {
-        while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut slot = lock(slot);
-            slot.1 = slot.0.take().map(|pack| pack());
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(slots.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let done = |slot: Mutex<(_, Option<_>)>| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1;
-    slots.into_iter().map(|slot| done(slot).expect("every layer was packed")).collect()
 }
 
 /// # Safety

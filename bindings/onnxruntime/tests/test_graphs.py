@@ -21,7 +21,7 @@ import time
 import numpy as np
 import onnxruntime
 from conftest import layers, options, session
-from onnx import TensorProto, helper, numpy_helper, printer
+from onnx import AttributeProto, TensorProto, helper, numpy_helper, printer
 
 COUNT = int(os.environ.get("CONVOKE_GRAPHS", 3000))
 LEVELS = [getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")]
@@ -32,7 +32,7 @@ FLOAT_UNIT = 2.0**-24
 WINOGRAD_TERMS = 300
 REACH = 15
 # What onnxruntime computes of double: the other operators would make it refuse the model.
-FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div"}
+FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div", "SqueezeExcite"}
 # It makes NaN of infinity in PRelu, does not check what ConvTranspose reads, and gives anything for an output that is an input.
 IS_OLD = onnxruntime.__version__.startswith("1.24.")
 DAMAGES = ("channels", "bias", "group", "kernel")
@@ -126,6 +126,11 @@ class Graph:
         self.values.append(Value(out, shapes, error + 2 * terms * FLOAT_UNIT + self.unit))
         return self.values[-1]
 
+    def integers(self, value):
+        name = f"i{len(self.constants)}"
+        self.constants[name] = np.array(value, np.int64)
+        return name
+
     def same(self, op, x, terms, others=(), **attributes):
         return self.node(op, [x], x.shapes, terms, others, **attributes)
 
@@ -213,6 +218,27 @@ class Graph:
         if channels < 20:
             self.node("Concat", parts, [(s[0], channels, *s[2:]) for s in x.shapes], 0, axis=1 if self.opset < 11 or self.chance(0.7) else -1 - self.rank)
 
+    def FusedConv(self, x):
+        """As onnxruntime writes it into a model that it has optimised, with an activation and perhaps a tensor to add."""
+        self.Conv(x)
+        if self.is_odd_or(np.float16, np.float64):
+            return self.values[-1]
+        made, node, size = self.values[-1], self.nodes[-1], self.sizes[-1]
+        node.op_type, node.domain = "FusedConv", "com.microsoft"
+        name, numbers = self.pick([("Relu", []), ("LeakyRelu", [0.1]), ("Tanh", []), ("Clip", [-1.0, 0.5])])
+        node.attribute.extend([helper.make_attribute("activation", name), helper.make_attribute("activation_params", numbers, attr_type=AttributeProto.FLOATS)])
+        same = [value for value in self.values[:-1] if value.shapes == made.shapes]
+        if same and self.chance(0.6):
+            added = self.pick(same)
+            node.input.extend([""] * (3 - len(node.input)) + [added.name])
+            size.output[0] = f"|{made.name}| of products"
+            self.sizes.append(helper.make_node("Add", [size.output[0], f"|{added.name}|"], [f"|{made.name}|"]))
+            self.values[-1] = made._replace(error=max(made.error, added.error) + 2 * self.unit)
+        return self.values[-1]
+
+    def is_odd_or(self, *kinds):
+        return self.odd is not None or self.kind in kinds
+
     def activation(self, op, x, others=(), **attributes):
         self.same(op, x, 4, others, **attributes)
         return self.size("Identity", f"|{x.name}|")
@@ -256,6 +282,47 @@ class Graph:
     Sigmoid = lambda self, x: self.gate("Sigmoid", x)
     HardSigmoid = lambda self, x: self.gate("HardSigmoid", x, **self.pick([{}, {"alpha": 1 / 6, "beta": 0.5}]))
 
+    def steep(self, op, x, slope, **attributes):
+        """One whose errors are at most so many times those of X."""
+        self.same(op, x, 16, **attributes)
+        return self.size("Mul", f"|{x.name}|", self.constant([slope]))
+
+    def Gelu(self, x):
+        if self.is_odd_or(np.float16, np.float64):
+            return self.Relu(x)
+        if self.opset >= 20:
+            return self.steep("Gelu", x, 1.2, approximate=self.pick(["none", "tanh"]))
+        number = lambda op, x, value: self.node(op, [x], x.shapes, 4, [self.constant(value)])
+        erf = number("Add", self.same("Erf", number("Div", x, math.sqrt(2)), 8), 1)
+        return number("Mul", self.node("Mul", [x, erf], x.shapes, 1), 0.5)
+
+    def Softplus(self, x):
+        return self.same("Softplus", x, 8) if not self.is_odd_or(np.float16, np.float64) else self.Relu(x)
+
+    def Mish(self, x):
+        if self.is_odd_or(np.float16, np.float64):
+            return self.Relu(x)
+        if self.opset >= 18 and self.chance(0.5):
+            return self.steep("Mish", x, 1.2)
+        return self.node("Mul", [x, self.same("Tanh", self.Softplus(x), 8)], x.shapes, 1)
+
+    def HardSwish(self, x):
+        return self.steep("HardSwish", x, 1.5) if self.opset >= 14 and not self.is_odd_or(np.float16, np.float64) else self.Relu(x)
+
+    def SqueezeExcite(self, x):
+        """A product with numbers of each channel, which depend on all of the image."""
+        if self.is_odd_or(np.float16, np.float64) or self.damage:
+            return self.Relu(x)
+        channels, few = x.shapes[0][1], int(self.rng.integers(1, 5))
+        mean, ones = self.GlobalAveragePool(x), [1] * self.rank
+        for of, to in ((channels, few), (few, channels)):
+            kernel = self.constant(self.normal([to, of, *ones], of**-0.5))
+            mean = self.node("Conv", [mean], [(shape[0], to, *ones) for shape in x.shapes], of + 2, [kernel, self.constant(self.normal(to))])
+            mean = self.Relu(mean) if to == few else mean
+        self.constants.setdefault("one", np.ones((), np.float32))
+        self.same(self.pick(["Sigmoid", "HardSigmoid"]), mean, 8)
+        return self.node("Mul", [x, self.size("Add", f"|{mean.name}|", "one")], x.shapes, 1)
+
     def least(self, x, bound):
         self.node("Min", [x], x.shapes, 1, [self.constant(bound)])
         return self.size("Identity", f"|{x.name}|")
@@ -294,9 +361,11 @@ class Graph:
         if self.opset < 11:
             made = self.node("Pad", [x], shapes, 0, mode=mode, value=value, pads=pads.ravel().tolist())
         else:
-            name = f"i{len(self.constants)}"
-            self.constants[name] = pads.ravel()
-            made = self.node("Pad", [x], shapes, 0, [name] + ([self.constant(value)] if value or self.chance(0.5) else []), mode=mode)
+            axes = self.pick([range(2, self.rank + 2), range(-self.rank, 0)])
+            has_axes = self.opset >= 18 and not pads[:, :2].any() and self.chance(0.4)
+            others = [self.integers(pads[:, 2:].ravel() if has_axes else pads.ravel())]
+            others += [self.constant(value)] if value or self.chance(0.5) else [""] if has_axes else []
+            made = self.node("Pad", [x], shapes, 0, others + ([self.integers(axes)] if has_axes else []), mode=mode)
         return self.Conv(made) if self.chance(0.6) else made
 
     def MaxPool(self, x):
@@ -325,6 +394,32 @@ class Graph:
         terms = max(math.prod(shape[2:]) for shape in x.shapes)
         return self.node("GlobalAveragePool", [x], [(*shape[:2], *[1] * self.rank) for shape in x.shapes], terms)
 
+    def GlobalMaxPool(self, x):
+        if self.is_odd_or(np.float16, np.float64):
+            return self.Relu(x)
+        return self.node("GlobalMaxPool", [x], [(*shape[:2], *[1] * self.rank) for shape in x.shapes], 0)
+
+    def ReduceMean(self, x):
+        if self.is_odd_or(np.float16, np.float64):
+            return self.Relu(x)
+        axes = self.pick([range(2, self.rank + 2), range(-self.rank, 0)])
+        by = {"others": [self.integers(axes)]} if self.opset >= 18 else {"axes": np.array(axes)}
+        terms = max(math.prod(shape[2:]) for shape in x.shapes)
+        return self.node("ReduceMean", [x], [(*shape[:2], *[1] * self.rank) for shape in x.shapes], terms, keepdims=1, **by)
+
+    def Upsample(self, x):
+        """What Resize was called before opset 10."""
+        shapes = [(*shape[:2], *(2 * size for size in shape[2:])) for shape in x.shapes]
+        if self.is_odd_or(np.float16, np.float64) or self.opset > 9 or self.rank != 2 or max(map(np.prod, shapes)) > 20000:
+            return self.Resize(x)
+        scales, by = [1.0, 1.0, 2.0, 2.0], {}
+        if self.opset == 9:
+            by["others"] = [f"s{len(self.constants)}"]
+            self.constants[by["others"][0]] = np.array(scales, np.float32)
+        else:
+            by["scales"] = scales
+        return self.node("Upsample", [x], shapes, 8, mode=self.pick(["nearest", "linear"]), **by)
+
     def Resize(self, x):
         if self.kind is not np.float32 or self.opset < 11 or self.rank != 2 or self.odd is not None:
             return self.Relu(x)
@@ -346,11 +441,36 @@ class Graph:
             return self.Relu(x)
         first = int(self.rng.integers(0, channels - 1))
         last = int(self.rng.integers(first + 1, channels + 1))
-        names = []
-        for value in (first, self.pick([last, last - channels if last < channels else 2**40]), self.pick([1, -1 - self.rank])):
-            names.append(f"i{len(self.constants)}")
-            self.constants[names[-1]] = np.array([value])
+        names = [self.integers([value]) for value in (first, self.pick([last, last - channels if last < channels else 2**40]), self.pick([1, -1 - self.rank]))]
         return self.node("Slice", [x], [(shape[0], last - first, *shape[2:]) for shape in x.shapes], 0, names)
+
+    def Split(self, x):
+        """Channels in two parts."""
+        channels = x.shapes[0][1]
+        if channels < 2:
+            return self.Relu(x)
+        first = int(self.rng.integers(1, channels))
+        part = lambda count: [(shape[0], count, *shape[2:]) for shape in x.shapes]
+        by = {"others": [self.integers([first, channels - first])]} if self.opset >= 13 else {"split": np.array([first, channels - first])}
+        one = self.node("Split", [x], part(first), 0, axis=self.pick([1, -1 - self.rank]) if self.opset >= 11 else 1, **by)
+        other = one._replace(name=f"{one.name}b", shapes=part(channels - first))
+        self.nodes[-1].output.append(other.name)
+        self.sizes[-1].output.append(f"|{other.name}|")
+        self.values.append(other)
+        return other
+
+    def Shuffle(self, x):
+        """The channels of some groups by turns."""
+        (channels, *image), group = x.shapes[0][1:], self.pick([2, 3, 4])
+        if channels % group or any(axis in self.dynamic for axis in range(2, self.rank + 2)) or x.shapes[0][2:] != x.shapes[1][2:]:
+            return self.Relu(x)
+        parts = (group, channels // group)
+        apart = self.node("Reshape", [x], [(shape[0], *parts, *image) for shape in x.shapes], 0, [self.integers([0, *parts, *image])])
+        turned = self.node("Transpose", [apart], [(shape[0], *parts[::-1], *image) for shape in x.shapes], 0, perm=[0, 2, 1, *range(3, self.rank + 3)])
+        made = self.node("Reshape", [turned], x.shapes, 0, [self.integers([0, channels, *image])])
+        # Others take images alone.
+        self.values = [value for value in self.values if value not in (apart, turned)]
+        return made
 
     def LRN(self, x):
         # onnxruntime subtracts squares from a running sum, which is not what it was after a large one.
@@ -372,7 +492,7 @@ class Graph:
         constants = [numpy_helper.from_array(value if value.dtype == np.int64 else value.astype(kind), name) for name, value in self.constants.items() if name in read]
         inputs = [helper.make_tensor_value_info(name, KINDS[kind], dims) for name, dims in self.inputs.items()]
         graph = helper.make_graph(nodes, f"seed{self.seed}", inputs, [helper.make_tensor_value_info(name, KINDS[kind], None) for name in names], constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
 
 
 def broadcast(*shapes):
@@ -384,11 +504,15 @@ def broadcast(*shapes):
 
 
 # How often each is drawn.
-OPERATORS = {"Conv": 6, "ConvTranspose": 3, "BatchNormalization": 2, "Add": 3, "Mul": 2, "Relu": 2, "Clip": 1, "Sigmoid": 1, "HardSigmoid": 1}
+OPERATORS = {"Conv": 9, "ConvTranspose": 4, "BatchNormalization": 2, "Add": 3, "Mul": 2, "Relu": 2, "Clip": 1, "Sigmoid": 1, "HardSigmoid": 1}
 OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1, "Max": 2, "Div": 2}
-# These run on convoke between layers alone.
-BETWEEN = {"MaxPool": 1, "AveragePool": 1, "GlobalAveragePool": 1, "Resize": 1, "Slice": 1}
-OPERATORS |= BETWEEN
+# Nodes of these operators must have run on convoke.
+COMMON = [op for op in OPERATORS if op != "MaxPool"]
+OPERATORS |= {"FusedConv": 2, "Gelu": 1, "Mish": 1, "Softplus": 1, "HardSwish": 1, "Shuffle": 1, "SqueezeExcite": 1}
+OPERATORS |= {"AveragePool": 1, "GlobalAveragePool": 1, "GlobalMaxPool": 1, "ReduceMean": 1, "Resize": 1, "Upsample": 1, "Slice": 1, "Split": 1}
+# They do so more rarely: in one of the opsets, or between layers alone. A Softplus is part of a Mish there, and a Reshape of a shuffle.
+RARE = ["MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Resize", "Upsample", "Slice", "Split"]
+RARE += ["FusedConv", "Gelu", "Erf", "Mish", "Softplus", "HardSwish", "Reshape"]
 
 
 def compare(graph, setting, got, wanted, sizes):
@@ -479,7 +603,7 @@ def test_random_graphs_give_what_onnxruntime_gives():
     assert [failure for one in every for failure in one["failures"]] == []
     found, operators = (sum((collections.Counter(one[name]) for one in every), collections.Counter()) for name in ("found", "operators"))
     assert found["refused"] < 0.05 * COUNT and found["with layers"] > 0.75 * COUNT and found["fused"] > 0.25 * COUNT, found
-    assert min(operators[op] for op in OPERATORS if op not in BETWEEN) >= COUNT / 500 and min(operators[op] for op in BETWEEN) >= COUNT / 1000, operators
+    assert min(operators[op] for op in COMMON) >= COUNT / 500 and min(operators[op] for op in RARE) >= COUNT / 1500, operators
 
 
 def main(first, count):

@@ -1,9 +1,11 @@
 """Layers and what stands between them, as one node with channels last: it gives what onnxruntime gives alone."""
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, layers, run, run_plain, session
+from conftest import assert_close, layers, output_of, run, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
 
 rng = np.random.default_rng(11)
@@ -188,24 +190,77 @@ def test_other_numbers_of_axes(rank):
     assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
 
 
-# Units that a region does not take, and the layers of the graph.
+# Units that a region does not take, and what the log says of them.
 FOREIGN = {
-    "indices": [CONV, ("MaxPool", "v", "t k", {"kernel_shape": [2, 2]}), END],
-    "cubic": resize("two", mode="cubic"),
-    "crop": [CONV, ("Resize", "v roi two", "t", {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}), END],
-    "mean-of-rows": [CONV, ("ReduceMean", "v rows", "t", {}), END],
-    "slice-of-rows": [CONV, ("Slice", "v s e rows o", "t", {}), END],
-    "slice-with-a-step": [CONV, ("Slice", "v zero64 all a two64", "t", {}), ("Conv", "t w9", "y", {})],
+    "indices": ([CONV, ("MaxPool", "v", "t k", {"kernel_shape": [2, 2]}), END], "MaxPool", "a tensor is constant, not of float"),
+    "counted-otherwise": (pool("AveragePool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, count_include_pad=1), "AveragePool", "windows that releases of onnxruntime compute differently"),
+    "cubic": (resize("two", mode="cubic"), "Resize", "it is no nearest or linear one"),
+    "crop": ([CONV, ("Resize", "v roi two", "t", {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}), END], "Resize", "it is no nearest or linear one"),
+    "mean-of-rows": ([CONV, ("ReduceMean", "v rows", "t", {}), END], "ReduceMean", "it is not over all spatial axes"),
+    "slice-of-rows": ([CONV, ("Slice", "v s e rows o", "t", {}), END], "Slice", "it does not take channels one after another"),
+    "slice-with-a-step": ([CONV, ("Slice", "v zero64 all a two64", "t", {}), ("Conv", "t w9", "y", {})], "Slice", "it does not take channels one after another"),
+    "split-of-rows": ([CONV, ("Split", "v halves", "t r", {"axis": 2}), END], "Split", "its axis is not that of channels"),
+    "concat-of-rows": ([CONV, ("Concat", "v v", "t", {"axis": 2}), END], "Concat", "its axis is not that of channels"),
+    "slopes-of-columns": ([CONV, ("PRelu", "v slopes17", "t", {}), END], "PRelu", "its slope is not constant, with one number for each channel"),
+    "product-of-rows": ([CONV, ("ReduceMean", "v rows", "m", {}), ("Mul", "v m", "t", {}), END], "Mul", "its inputs are not of one shape"),
+    "norm-by-a-node": ([CONV, ("Neg", "scale", "n", {}), ("BatchNormalization", "v n scale scale scale", "t", {}), END], "BatchNormalization", "n is not constant"),
+    "other-power": ([CONV, ("LRN", "v", "t", {"size": 3, "beta": 0.5}), END], "LRN", "beta is not 0.75"),
 }
 CONSTANTS |= {"roi": f(0, 0, 0, 0, 1, 1, 1, 1), "rows": i(2), "zero64": i(0), "all": i(20), "two64": i(2), "w9": normal(5, 10, 1, 1)}
+CONSTANTS |= {"halves": i(6, 6), "slopes17": normal(17), "scale": np.abs(normal(20))}
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_other_nodes_are_left_to_onnxruntime(name):
-    made, x = made_of(FOREIGN[name]), {"x": normal(1, 6, 12, 17)}
+    made, x = made_of(FOREIGN[name][0]), {"x": normal(1, 6, 12, 17)}
     result = run(made, x, level=NONE, layout="last")
     assert result.layers == [["Conv"], ["Conv"]]
     assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
+
+
+def logs(what, layout):
+    """What the log says of models while their sessions are made, and in the end how many layers each has."""
+    code = f"""
+from test_regions import *
+onnxruntime.set_default_logger_severity(2)
+for name, nodes in ({what}).items():
+    print("model", name, flush=True)
+    made = session(made_of(nodes), level=NONE, layout={layout!r}, log_level="verbose")
+    print(len(layers(made)), flush=True)
+"""
+    return dict(text.split("\n", 1) for text in output_of(code).split("model ")[1:])
+
+
+def test_the_log_says_why_nodes_are_in_no_region():
+    texts = logs("{name: nodes for name, (nodes, *_) in FOREIGN.items()}", "last")
+    assert texts.keys() == FOREIGN.keys()
+    for name, (_, op, reason) in FOREIGN.items():
+        assert re.search(rf"\({op}\) is left to onnxruntime: [^\n]*{reason}", texts[name]), texts[name]
+    pools = {"alone": [("MaxPool", "x", "y", {"kernel_shape": [2, 2]})]}
+    texts = logs(repr(pools) + " | {'max': BETWEEN['max']}", "first")
+    assert "(MaxPool) is left to onnxruntime: no convolution stands beside it" in texts["alone"]
+    assert "(MaxPool) is left to onnxruntime: a region with it is not estimated to be faster, or the option layout asks for none" in texts["max"]
+
+
+def test_the_log_says_whether_a_region_is_faster():
+    verdicts = set()
+    for name, text in logs("BETWEEN", "auto").items():
+        verdict, *_ = re.findall(rf"a region of {len(BETWEEN[name])} nodes is (taken|not taken): estimated at \d+ ns, with channels first at \d+ ns", text)
+        verdicts.add(verdict)
+        assert (int(text.splitlines()[-1]) == 1) == (verdict == "taken"), text
+    assert "taken" in verdicts
+
+
+def test_an_upsample_is_a_resize():
+    """As opsets before 10 have it."""
+    for opset, mode in ((7, "nearest"), (7, "linear"), (9, "nearest"), (9, "linear")):
+        by = ("v two", {}) if opset == 9 else ("v", {"scales": [1.0, 1.0, 2.0, 2.0]})
+        nodes = [CONV, ("Upsample", by[0], "t", {"mode": mode, **by[1]}), END]
+        made = model(nodes, {name: CONSTANTS[name] for name in ("w", "b", "w2", *(["two"] if opset == 9 else []))}, {"x": (1, 6, 12, 17)}, opset=opset)
+        x = {"x": normal(1, 6, 12, 17)}
+        result = run(made, x, level=NONE, layout="last")
+        assert result.layers == [["Conv", "Upsample", "Conv"]]
+        assert_close(result.outputs, run_plain(made, x, NONE), TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", [{"ceil_mode": 1}, {}])
@@ -308,6 +363,20 @@ def test_regions_of_float16_compute_in_float(name, layout):
     for one, other in zip(result.outputs, wanted):
         assert one.dtype == np.float16
         np.testing.assert_allclose(one.astype(np.float32), other, rtol=2**-10 if is_one else 2e-2, atol=2e-4 if is_one else 0.5)
+
+
+def test_layers_of_float16_round_by_themselves_with_channels_first():
+    """As onnxruntime does where it has no casts to leave out: the sum of the first layer is no number of float16, and what it is rounded to is one of the second layer."""
+    nodes = [("Conv", "x ones", "v", {}), ("Conv", "v minus more", "y", {})]
+    constants = {"ones": np.ones((1, 2, 1, 1), np.float16), "minus": np.full((1, 1, 1, 1), -1, np.float16), "more": np.ones(1, np.float16)}
+    made = model(nodes, constants, {"x": (1, 2, 4, 4)})
+    for value in [*made.graph.input, *made.graph.output]:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    # 1 + 2^-12, which float16 rounds to 1.
+    x = np.empty((1, 2, 4, 4), np.float16)
+    x[:, 0], x[:, 1] = 1, 2.0**-12
+    for layout, wanted in (("first", 0.0), ("last", -(2.0**-12))):
+        assert np.all(run(made, {"x": x}, level=NONE, layout=layout).outputs[0] == np.float16(wanted)), layout
 
 
 @pytest.mark.parametrize("bound", ["y", "z"])

@@ -8,7 +8,7 @@ use convoke::Layout;
 use crate::api::{Failure, Level, Result};
 use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
-use crate::layer::{Inputs, Packed, Packing, PackingConstants, read_packed};
+use crate::layer::{Inputs, Packed, Packing, PackingConstants, on_threads, read_packed};
 use crate::region::Region;
 use crate::region::bytes::{ByteScale, Table, is_of_bytes};
 use crate::region::find::inputs;
@@ -135,14 +135,16 @@ pub(crate) fn read<'g>(
     });
     let (session, dtype) = (session.clone(), region.dtype()?);
     Ok(Box::new(move || {
-        let ready = |(reading, reads, writes)| {
-            let work = match reading {
-                Reading::Layer(packing) => Work::Layer(packing()?.into()),
-                Reading::Ready(work) => work,
-            };
-            Ok(Step { work, reads, writes })
+        let job = |(reading, reads, writes)| {
+            move || {
+                let work = match reading {
+                    Reading::Layer(packing) => Work::Layer(packing()?.into()),
+                    Reading::Ready(work) => work,
+                };
+                Ok(Step { work, reads, writes })
+            }
         };
-        let steps = steps.into_iter().map(ready).collect::<Result<_>>()?;
+        let steps = on_threads(steps.into_iter().map(job).collect(), session.compiling_threads())?;
         Ok(Box::new(RegionLayer::new(session, dtype, all, steps)))
     }))
 }

@@ -44,6 +44,15 @@ impl<'g> Region<'g> {
 /// Whether a region is to be one.
 pub(crate) type Takes<'t, 'g> = &'t dyn Fn(&Region<'g>) -> Result<bool>;
 
+/// What is found in a graph.
+pub(crate) struct Found<'g> {
+    pub(crate) regions: Vec<Region<'g>>,
+    /// The layers that are in no region.
+    pub(crate) layers: Vec<Fusion<'g>>,
+    /// Why nodes of a kind that regions compute are in none.
+    pub(crate) apart: HashMap<Node<'g>, String>,
+}
+
 /// What a graph is made of: units, and nodes that are none.
 struct Part<'g> {
     unit: Option<Unit<'g>>,
@@ -57,22 +66,21 @@ struct Part<'g> {
     group: usize,
 }
 
-/// The regions of a graph, of the layers and the units of bytes that are found in it, and of other nodes. Returns the
-/// layers that are in none, too.
+/// The regions of a graph, of the layers and the units of bytes that are found in it, and of other nodes.
 pub(crate) fn regions<'g>(
     nodes: &[Node<'g>],
     finder: &Finder<'g>,
     (layers, mut units): (Vec<Fusion<'g>>, Vec<Unit<'g>>),
     takes: Takes<'_, 'g>,
-) -> Result<(Vec<Region<'g>>, Vec<Fusion<'g>>)> {
+) -> Result<Found<'g>> {
     // Those beside convolutions of bytes alone.
     let has_bytes = !units.is_empty();
-    let mut rest = Vec::new();
+    let mut found = Found { regions: Vec::new(), layers: Vec::new(), apart: HashMap::new() };
     for layer in layers {
         if is_layer_of_region(&layer)? {
             units.push(Unit { stands_alone: true, ..Unit::of_layer(layer)? });
         } else {
-            rest.push(layer);
+            found.layers.push(layer);
         }
     }
     let mut finder = finder.clone();
@@ -82,7 +90,13 @@ pub(crate) fn regions<'g>(
             _ if finder.is_taken(node) => None,
             _ => match moves::unit(node)?.filter(|unit| !unit.nodes.iter().any(|node| finder.is_taken(*node))) {
                 Some(unit) => Some(unit),
-                None => Unit::of(node)?,
+                None => match Unit::of(node)?.transpose() {
+                    Ok(unit) => unit,
+                    Err(reason) => {
+                        found.apart.insert(node, reason);
+                        None
+                    }
+                },
             },
         };
         if let Some(unit) = unit.filter(|unit| has_bytes || !unit.is_of_bytes()) {
@@ -99,24 +113,32 @@ pub(crate) fn regions<'g>(
             by_group[part.group].push(unit);
         }
     }
-    let mut regions = Vec::new();
     for units in by_group {
         let has_layer = units.iter().any(|unit| unit.stands_alone);
         let mut region = Region { units };
         quantised::drop_edges(&mut region.units)?;
         // Other units of bytes are found beside convolutions of bytes alone.
         let is_one = has_layer && region.units.len() > 1 && !region.units.iter().any(Unit::is_of_bytes);
-        if (is_one || region.is_quantised()) && takes(&region)? {
-            regions.push(region);
-        } else {
-            rest.extend(region.units.into_iter().filter_map(|unit| match unit.kind {
+        let is_one = is_one || region.is_quantised();
+        if is_one && takes(&region)? {
+            found.regions.push(region);
+            continue;
+        }
+        let reason =
+            if is_one { NOT_TAKEN } else { "no convolution stands beside it, in a way that both can be one node" };
+        for unit in region.units {
+            found.apart.extend(unit.nodes.iter().map(|node| (*node, reason.to_owned())));
+            found.layers.extend(match unit.kind {
                 Kind::Layer(layer) if unit.stands_alone => Some(*layer),
                 _ => None,
-            }));
+            });
         }
     }
-    Ok((regions, rest))
+    Ok(found)
 }
+
+/// Why nodes are in no region that could be one.
+const NOT_TAKEN: &str = "a region with it is not estimated to be faster, or the option layout asks for none";
 
 /// Whether a layer is one of floats whose weights are the same in every run, and its tensors are not.
 fn is_layer_of_region(layer: &Fusion<'_>) -> Result<bool> {

@@ -26,6 +26,6 @@ mod steps;
 mod unit;
 
 pub(crate) use compile::read;
-pub(crate) use find::{Region, Takes, regions};
+pub(crate) use find::{Found, Region, Takes, regions};
 pub(crate) use layouts::is_worthwhile;
 pub(crate) use quantised::units as units_of_bytes;

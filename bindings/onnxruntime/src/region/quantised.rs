@@ -504,7 +504,7 @@ impl<'g> Finder<'g, '_> {
         if self.taken.contains(&node) || !matches!(&*node.op()?, "Concat" | "MaxPool" | "Resize" | "Slice" | "Split") {
             return Ok(None);
         }
-        let Some(unit) = Unit::of(node)? else { return Ok(None) };
+        let Some(Ok(unit)) = Unit::of(node)? else { return Ok(None) };
         let (mut nodes, mut x, mut y) = (vec![node], Vec::new(), Vec::new());
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for value in unit.inputs {

@@ -6,7 +6,7 @@ use convoke::{DType, Error, Geometry, Operator};
 
 use crate::api::Result;
 use crate::fusion::{Fusion, VERSION, is_of_channels};
-use crate::graph::{AttributeValue, Attributes, Node, Value};
+use crate::graph::{AttributeValue, Attributes, Node, Reasoned, Value};
 use crate::region::bytes::{Blend, ByteScale, Integers, Lines, Table, is_of_bytes};
 use crate::region::linear::of_numbers;
 
@@ -84,24 +84,29 @@ impl<'g> Unit<'g> {
         Ok(found)
     }
 
-    /// The unit of a node that is no layer; `None` if it is none.
-    pub(crate) fn of(node: Node<'g>) -> Result<Option<Self>> {
-        let (inputs, outputs) = (node.inputs()?, node.outputs()?);
-        let (Some(&Some(x)), false) = (inputs.first(), outputs.iter().any(Option::is_none)) else { return Ok(None) };
+    /// The unit of a node that is no layer, or why it is none; `None` if no region has its operator, or it computes no
+    /// images.
+    pub(crate) fn of(node: Node<'g>) -> Result<Option<Reasoned<Self>>> {
+        let (op, inputs, outputs) = (node.op()?, node.inputs()?, node.outputs()?);
+        let Some(kinds) = kinds_of(&op) else { return Ok(None) };
+        let Some(&Some(x)) = inputs.first() else { return Ok(None) };
+        if dims(x)?.is_some_and(|dims| dims.len() < 3) {
+            return Ok(None);
+        }
+        let no = |reason: &str| Ok(Some(Err(reason.into())));
+        if outputs.iter().any(Option::is_none) {
+            return no("not all of its outputs are read");
+        }
         let outputs: Vec<Value<'g>> = outputs.into_iter().flatten().collect();
         for value in outputs.iter().chain([&x]) {
             if !is_image(*value)? && !is_image_of_bytes(*value)? {
-                return Ok(None);
+                return no("a tensor is constant, not of float, float16 or bytes, or its channels are unknown");
             }
         }
         // Of bytes, only what is the same whatever they stand for.
         let is_of_bytes = is_of_bytes(x)?;
         let mut inputs_of = vec![x];
-        let kind = match &*node.op()? {
-            "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" | "ReduceMean" => {
-                let pool = Pool::of(node, x)?.filter(|pool| pool.mean.is_none() || !is_of_bytes);
-                pool.filter(|_| outputs.len() == 1).map(Kind::Pool)
-            }
+        let kind = match &*op {
             "Resize" | "Upsample" => {
                 Resize::of(node, x)?.filter(|resize| !resize.is_linear() || !is_of_bytes).map(Kind::Resize)
             }
@@ -130,18 +135,42 @@ impl<'g> Unit<'g> {
             }
             "Split" => split(node, x, &outputs)?,
             "Slice" => slice(node, x, outputs[0])?,
-            _ => None,
+            _ => {
+                let pool = Pool::of(node, x)?.filter(|pool| pool.mean.is_none() || !is_of_bytes);
+                pool.filter(|_| outputs.len() == 1).map(Kind::Pool)
+            }
         };
+        let Some(kind) = kind else { return no(kinds) };
         // A region reads nothing else in a run.
         let names = inputs_of.iter().map(|value| value.name()).collect::<Result<Vec<_>>>()?;
         for value in inputs.into_iter().flatten() {
             if value.constant()?.is_none() && !names.contains(&value.name()?) {
-                return Ok(None);
+                return no("an input besides its images is not constant");
             }
         }
         let stands_alone = false;
-        Ok(kind.map(|kind| Self { nodes: vec![node], inputs: inputs_of, outputs, kind, stands_alone }))
+        Ok(Some(Ok(Self { nodes: vec![node], inputs: inputs_of, outputs, kind, stands_alone })))
     }
+}
+
+/// The reason why a node of an operator is no unit, when that is none of those that a region computes; `None` if a
+/// region computes none of them.
+fn kinds_of(op: &str) -> Option<&'static str> {
+    Some(match op {
+        "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" => {
+            "it has a second output, windows that releases of onnxruntime compute differently, or it averages bytes"
+        }
+        "ReduceMean" => "it is not over all spatial axes with keepdims, or its axes are not constant",
+        "Resize" | "Upsample" => {
+            "it is no nearest or linear one of two spatial axes, with constant scales or sizes, and no other attributes"
+        }
+        "Mul" => "its inputs are not of one shape, and neither has one number for each channel of the other",
+        "PRelu" => "its slope is not constant, with one number for each channel",
+        "Concat" => "its axis is not that of channels, or its inputs are of several types",
+        "Split" => "its axis is not that of channels, or their counts are unknown",
+        "Slice" => "it does not take channels one after another, from a constant one to another one",
+        _ => return None,
+    })
 }
 
 /// The sizes of a value, as far as they are known.
