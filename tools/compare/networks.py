@@ -285,7 +285,7 @@ def cell(result, name):
 
 def table(data):
     """The table as Markdown, and the paragraphs that sum it up."""
-    names, results = data["names"], data["results"]
+    names, results = data["names"], losses_first(data)
     heads = [TITLES[name] for name in names] + ["speed-up", "of the best", "convolutions on convoke", "nodes on convoke", "load", "load with convoke"]
     lines = ["| network | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     ratios = []
@@ -374,16 +374,18 @@ def bars(data):
     return found
 
 
+def losses_first(data):
+    """The results, those in front where convoke is slowest beside onnxruntime alone. What has no speed comes last."""
+    return sorted(data["results"], key=lambda result: speed(result, "convoke") or float("inf"))
+
+
 def picture(data, path):
     """A picture that has for each network a bar of each engine, from the speed of onnxruntime alone to that of the engine, on a logarithmic axis.
 
     It is legible at a width of 500 pixels, which is about what a page has on a small screen.
     """
     plt = plots()
-    shown = bars(data)
-    # Where convoke is fastest is first.
-    speeds = {network: value or 0 for network, name, value, _ in shown if name == "convoke"}
-    networks = sorted((result["network"] for result in data["results"]), key=lambda network: -speeds.get(network, 0))
+    shown, networks = bars(data), [result["network"] for result in losses_first(data)]
     names = [name for name in data["names"] if name != "onnxruntime"]
     colours = {"convoke": "#0072b2", "openvino": "#e69f00", "ncnn": "#009e73", "mnn": "#cc79a7", "xnnpack": "#56b4e9"}
     figure, axes = plt.subplots(figsize=(5.2, 1.8 + (0.13 * len(names) + 0.09) * len(networks)), layout="constrained")
@@ -425,31 +427,33 @@ def picture(data, path):
 
 
 def readme(data):
-    """Replaces the text between the markers of README.md, which has the summary, and of docs/figures.md, which has the table too."""
+    """Replaces the text between the markers of README.md, which has the summary, and of docs/figures.md, which has the table too. CPUs whose best instruction
+    set is another one have markers and a picture of their own."""
     target = ROOT / "benches/figures"
     rows, summed = table(data)
     target.mkdir(exist_ok=True)
-    picture(data, target / "networks.svg")
+    marker = f"networks-{next(iter(data['machine']['fma_peak']))}"
+    picture(data, target / f"{marker}.svg")
     facts = [f"* {line}" for line in conditions(data)]
     image = "![How many times as fast as onnxruntime alone each engine is on each network]"
     replace(
         ROOT / "README.md",
-        "networks",
+        marker,
         [
             # The machine, the versions, what was timed, the load; whether it was interrupted.
             "\n".join([*facts[:2], f"* {work(data)} Wrong results do not count.", *facts[5:]]),
             *(paragraph for paragraph in summed if paragraph not in faults(data)),
-            f"{image}(benches/figures/networks.svg)",
+            f"{image}(benches/figures/{marker}.svg)",
             "[All figures](docs/figures.md#whole-networks), and what failed. `tools/compare/run --networks --readme` writes them.",
         ],
     )
     replace(
         ROOT / "docs/figures.md",
-        "networks",
+        marker,
         [
             "\n".join(facts),
             *summed,
-            f"{image}(../benches/figures/networks.svg)",
+            f"{image}(../benches/figures/{marker}.svg)",
             rows,
             "This block is written by `tools/compare/run --networks --readme`.",
         ],

@@ -102,6 +102,11 @@ class Tables(unittest.TestCase):
         self.assertIn("| two | 10.0 | 20.0 | failed | - | 0.50 | 0.50 | 3 of 3 | 5 of 9 | 50.0 | 50.0 |", lines)
         self.assertEqual({line.count("|") for line in lines}, {12})
 
+    def test_losses_are_first_and_what_has_no_speed_last(self):
+        shown = data(result("gain", 2.0, 1.0), result("none", 1.0, {"status": "absent", "error": "no"}), result("loss", 1.0, 2.0))
+        rows, _ = networks.table(shown)
+        self.assertEqual([line.split()[1] for line in rows.splitlines()[2:]], ["loss", "gain", "none"])
+
     def test_wrong_results_do_not_count_and_losses_are_named(self):
         _, paragraphs = networks.table(mixed())
         self.assertIn("convoke is 1.00 times as fast as onnxruntime alone in geometric mean, ahead on 1, equal (1.00) on 0, behind on 1", paragraphs[0])
@@ -182,10 +187,11 @@ class Files(unittest.TestCase):
             root = pathlib.Path(folder)
             for page in ("README.md", "docs/figures.md"):
                 (root / page).parent.mkdir(exist_ok=True)
-                (root / page).write_text("<!-- networks -->\n<!-- /networks -->\n")
+                (root / page).write_text("".join(f"<!-- networks-{isa} -->\n<!-- /networks-{isa} -->\n" for isa in ("avx2", "avx512")))
             (root / "benches").mkdir()
             with unittest.mock.patch.object(networks, "ROOT", root):
                 networks.readme(mixed() | {"interrupted": True})
+            self.assertEqual([path.name for path in (root / "benches/figures").iterdir()], ["networks-avx2.svg"])
             readme, figures = ((root / page).read_text() for page in ("README.md", "docs/figures.md"))
         for text in ("Behind on: two (0.50).", "OpenVINO 4.00 (1).", "random weights", "Load of the machine", "Interrupted"):
             self.assertIn(text, readme)
@@ -197,7 +203,8 @@ class Files(unittest.TestCase):
     def test_both_pages_have_the_markers_before_those_of_the_layers(self):
         for page in ("README.md", "docs/figures.md"):
             text = (common.ROOT / page).read_text()
-            places = [text.index(f"<!-- {marker} -->") for marker in ("networks", "/networks", "figures", "/figures")]
+            markers = ("networks-avx2", "/networks-avx2", "networks-avx512", "/networks-avx512", "figures", "/figures")
+            places = [text.index(f"<!-- {marker} -->") for marker in markers]
             self.assertEqual(places, sorted(places))
 
 

@@ -85,7 +85,7 @@ impl<'g> Claim<'g> {
 }
 
 /// The claims of a graph, whose nodes are in an order in which they can run. `tell` is told, as the end
-/// of a sentence, why a convolution is left alone, and why a node is not part of a layer.
+/// of a sentence, why a convolution or a node that a region could have is left alone, and why a node is not part of a layer.
 pub(crate) fn claims<'g>(
     nodes: &[Node<'g>],
     takes: Takes<'_, 'g>,
@@ -94,10 +94,15 @@ pub(crate) fn claims<'g>(
     // A region of bytes is found anew in the graph of its fused node, of its own nodes alone. One that would not be is none.
     let is_found_again = |region: &Region<'g>| -> Result<bool> {
         let own: HashSet<_> = region.nodes().into_iter().collect();
-        let found = claims_of(nodes, |node| own.contains(&node), &|_| Ok(true), &mut |_, _, _| Ok(()))?;
+        let found = claims_of(nodes, |node| own.contains(&node), &|_| Ok(Ok(())), &mut |_, _, _| Ok(()))?;
         Ok(matches!(&found[..], [Claim::Region(again)] if again.nodes().len() == own.len()))
     };
-    let takes = |region: &Region<'g>| Ok(takes(region)? && (!region.is_quantised() || is_found_again(region)?));
+    let takes = |region: &Region<'g>| match takes(region)? {
+        Ok(()) if region.is_quantised() && !is_found_again(region)? => {
+            Ok(Err("its region would not be found again in a graph of its own".into()))
+        }
+        taken => Ok(taken),
+    };
     claims_of(nodes, |_| true, &takes, tell)
 }
 
@@ -154,7 +159,10 @@ fn claims_of<'g>(
     for &node in nodes.iter().filter(|node| !finder.is_taken(**node)) {
         match concat(node, &mut layers)? {
             Some(Ok(concat)) => others.push(Claim::Concat(concat)),
-            Some(Err(reason)) => _ = left.insert(node, reason.into()),
+            Some(Err(reason)) => {
+                let in_no_region = left.get(&node).map(|reason| format!("; and in no region: {reason}"));
+                left.insert(node, format!("{reason}{}", in_no_region.unwrap_or_default()));
+            }
             None => match Lrn::of(node)?.transpose() {
                 Ok(lrn) => others.extend(lrn.map(Claim::Lrn)),
                 Err(reason) => _ = left.insert(node, reason),
@@ -163,6 +171,13 @@ fn claims_of<'g>(
     }
     let claims: Vec<_> = layers.rest().chain(others).collect();
     let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
+    for layer in claims.iter().flat_map(Claim::layers) {
+        for (node, reason) in layer.apart.iter().filter(|(node, _)| !claimed.contains(node)) {
+            // Once is enough.
+            left.retain(|other, known| other != node || known != reason);
+            tell(Level::Verbose, *node, format!("is not part of {}: {reason}", layer.title()?))?;
+        }
+    }
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
         let (level, reason) = match (of_bytes.contains(&node), &*node.op()?, left.get(&node)) {
             (true, "QLinearConv" | "ConvInteger", _) => {
@@ -185,11 +200,6 @@ fn claims_of<'g>(
             (.., None) => continue,
         };
         tell(level, node, format!("is left to onnxruntime: {reason}"))?;
-    }
-    for layer in claims.iter().flat_map(Claim::layers) {
-        for (node, reason) in layer.apart.iter().filter(|(node, _)| !claimed.contains(node)) {
-            tell(Level::Verbose, *node, format!("is not part of {}: {reason}", layer.title()?))?;
-        }
     }
     Ok(claims)
 }
@@ -228,7 +238,8 @@ impl<'g> Layers<'g> {
 /// The only claim of the graph of a fused node.
 pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>], session: &Session) -> Result<Claim<'g>> {
     // As the graph's claims were found; but a part of a graph may be estimated otherwise than as it was in all of it.
-    let takes: [Takes<'_, 'g>; 3] = [&|region| is_worthwhile(session, region), &|_| Ok(false), &|_| Ok(true)];
+    let takes: [Takes<'_, 'g>; 3] =
+        [&|region| is_worthwhile(session, region), &|_| Ok(Err(String::new())), &|_| Ok(Ok(()))];
     for takes in takes {
         let mut found = claims_of(nodes, |_| true, takes, &mut |_, _, _| Ok(()))?;
         match (found.pop(), found.is_empty()) {
@@ -253,7 +264,7 @@ fn concat<'g>(
     let (Some(dtype), Some(dims)) = (ty.dtype(), &ty.dims) else { return Ok(None) };
     let axis = node.attributes()?.int("axis", 1);
     if dims.len() < 3 || !(axis == 1 || axis + dims.len() as i64 == 1) {
-        return Ok(Some(Err("its axis is not that of channels, or there are fewer than three")));
+        return Ok(Some(Err("its axis is not that of channels, or there are fewer than three axes")));
     }
     for value in &inputs {
         if value.constant()?.is_some() {

@@ -357,7 +357,7 @@ impl<'g> Finder<'g> {
         Ok(Some(Ok(layer)))
     }
 
-    /// The layer of a BatchNormalization that no convolution takes. `None` if it is none, or not by constants.
+    /// The layer of a BatchNormalization that no convolution takes, or why it is none. `None` for other nodes.
     pub(crate) fn normalisation(&self, node: Node<'g>) -> Result<Option<Reasoned<Fusion<'g>>>> {
         if self.is_taken(node) || node.op()? != "BatchNormalization" {
             return Ok(None);
@@ -368,8 +368,8 @@ impl<'g> Finder<'g> {
         }
         let Some(dtype) = x.tensor_type()?.and_then(|ty| ty.dtype()) else { return Ok(None) };
         let reason = normalisation(node, dtype)?.err();
-        let of_layer = || "its channels are unknown, or its constants do not fit them or the element type".into();
-        Ok(Some(Err(reason.unwrap_or_else(of_layer))))
+        let of_layer = "X has no spatial axes or other channels, or weights of its type cannot take the numbers";
+        Ok(Some(Err(reason.unwrap_or_else(|| of_layer.into()))))
     }
 
     /// The layer of another node that can stand between convolutions: it scales channels by constants, adds

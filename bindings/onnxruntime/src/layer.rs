@@ -62,7 +62,8 @@ pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, i
     Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { common, places, planner, node, w, bias, plans }))))
 }
 
-/// What all jobs give, such as layers that are packed, in their order. They are done on some threads.
+/// What all jobs give, such as layers that are packed, in their order. They are done on at most `threads` threads, the
+/// caller's among them.
 pub(crate) fn on_threads<T: Send>(jobs: Vec<impl FnOnce() -> Result<T> + Send>, threads: usize) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let slots: Vec<_> = jobs.into_iter().map(|job| Mutex::new((Some(job), None))).collect();

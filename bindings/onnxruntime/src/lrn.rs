@@ -37,7 +37,7 @@ struct Terms {
 }
 
 impl<'g> Lrn<'g> {
-    /// The LRN of a node of floats with the exponent 0.75, or why it is none; `None` if it is no LRN.
+    /// The LRN of a node of floats with the exponent 0.75, or why convoke does not compute it. `None` for other operators.
     pub(crate) fn of(node: Node<'g>) -> Result<Option<Reasoned<Self>>> {
         if node.op()? != "LRN" {
             return Ok(None);
@@ -51,9 +51,8 @@ impl<'g> Lrn<'g> {
         let has_image = ty.dims.as_ref().is_some_and(|dims| dims.len() > 2);
         let is_root = attributes.float("beta", 0.75) == 0.75;
         if ty.dtype() != Some(DType::F32) || !has_image || !is_window || !is_root || alpha.is_nan() || alpha <= 0.0 {
-            let reason =
-                format!("beta is not 0.75, size not odd or above {MOST_CHANNELS}, or X not of float with spatial axes");
-            return Ok(Some(Err(reason)));
+            let reason = "beta is not 0.75, size is even or above 31, alpha is not positive, or X is not of float with spatial axes";
+            return Ok(Some(Err(reason.into())));
         }
         let (half, factor) = (size as usize / 2, alpha / size as f32);
         let terms = Terms { half, factor, bias: attributes.float("bias", 1.0) };

@@ -24,7 +24,7 @@ use crate::graph::{Graph, Node};
 use crate::layer::{self, Inputs, Layer, Packing, on_threads};
 use crate::options::{NAME, Options};
 use crate::pointers::{list, required, take, text};
-use crate::region;
+use crate::region::{self, RegionPacking};
 use crate::run::Run;
 use crate::session::Session;
 use crate::weights::Scalar;
@@ -357,15 +357,23 @@ unsafe extern "system" fn compile(
         // SAFETY: there are `count` graphs and nodes.
         let (graphs, fused_nodes) =
             unsafe { (list(graphs, count, "graphs")?, list(fused_nodes, count, "fused nodes")?) };
-        let mut packings = Vec::with_capacity(count);
+        let (mut layers, mut regions) = (Vec::new(), Vec::new());
         for (&graph, &fused) in graphs.iter().zip(fused_nodes) {
             // SAFETY: both live for the call.
             let (graph, fused) = unsafe {
                 (Graph::new(*api, required(graph, "graph")?), Node::new(*api, required(fused, "fused node")?))
             };
-            packings.push(read_layer(session, graph, fused)?);
+            match read_layer(session, graph, fused)? {
+                Reading::Layer(packing) => layers.push(packing),
+                Reading::Region(packing) => regions.push((layers.len(), packing)),
+            }
         }
-        let layers = on_threads(packings, session.compiling_threads())?;
+        // Threads share the layers of all nodes, and then those of each region.
+        let threads = session.compiling_threads();
+        let mut layers = on_threads(layers, threads)?;
+        for (i, (before, packing)) in regions.into_iter().enumerate() {
+            layers.insert(before + i, packing(threads)?);
+        }
         session.save_tuning()?;
         session.log().write(Level::Info, || format!("{count} fused nodes are convoke's"));
         for (i, layer) in layers.into_iter().enumerate() {
@@ -386,18 +394,25 @@ unsafe extern "system" fn compile(
     })
 }
 
-/// Reads the layer of a fused node. The nodes of its graph are those that [`capability`] claimed.
-fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
+/// A fused node that is read, and not yet packed.
+enum Reading<'g> {
+    Layer(Packing<'g>),
+    Region(RegionPacking<'g>),
+}
+
+/// Reads a fused node. The nodes of its graph are those that [`capability`] claimed.
+fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Reading<'g>> {
     let (claim, inputs) = (claim_of_all(&graph.nodes()?, session)?, Inputs::of(fused)?);
     if let Claim::Region(region) = &claim {
-        return region::read(session, region, fused, &inputs);
+        return Ok(Reading::Region(region::read(session, region, fused, &inputs)?));
     }
-    match claim.dtype() {
+    let packing = match claim.dtype() {
         DType::F32 => read_as::<f32>(session, &claim, &inputs),
         DType::F64 => read_as::<f64>(session, &claim, &inputs),
         DType::F16 => read_as::<f16>(session, &claim, &inputs),
         DType::BF16 => read_as::<bf16>(session, &claim, &inputs),
-    }
+    };
+    Ok(Reading::Layer(packing?))
 }
 
 fn read_as<'g, T: Scalar>(session: &Arc<Session>, claim: &Claim<'g>, inputs: &Inputs) -> Result<Packing<'g>> {

@@ -272,11 +272,14 @@ class Graph:
         self.odd = odd
         return self.activation("Clip", x, bounds[: 2 if bounds[1] else 1 if bounds[0] else 0])
 
-    def gate(self, op, x, **attributes):
+    def bounded(self, op, x, **attributes):
         """|x| + 1 is as much as both are."""
         self.constants.setdefault("one", np.ones((), np.float32))
         self.same(op, x, 8, **attributes)
-        made = self.size("Add", f"|{x.name}|", "one")
+        return self.size("Add", f"|{x.name}|", "one")
+
+    def gate(self, op, x, **attributes):
+        made = self.bounded(op, x, **attributes)
         return self.node("Mul", [x, made] if self.chance(0.5) else [made, x], x.shapes, 1) if self.chance(0.5) else made
 
     Sigmoid = lambda self, x: self.gate("Sigmoid", x)
@@ -292,8 +295,10 @@ class Graph:
             return self.Relu(x)
         if self.opset >= 20:
             return self.steep("Gelu", x, 1.2, approximate=self.pick(["none", "tanh"]))
+        if self.opset < 9:
+            return self.Relu(x)
         number = lambda op, x, value: self.node(op, [x], x.shapes, 4, [self.constant(value)])
-        erf = number("Add", self.same("Erf", number("Div", x, math.sqrt(2)), 8), 1)
+        erf = number("Add", self.bounded("Erf", number("Div", x, math.sqrt(2))), 1)
         return number("Mul", self.node("Mul", [x, erf], x.shapes, 1), 0.5)
 
     def Softplus(self, x):
@@ -304,7 +309,7 @@ class Graph:
             return self.Relu(x)
         if self.opset >= 18 and self.chance(0.5):
             return self.steep("Mish", x, 1.2)
-        return self.node("Mul", [x, self.same("Tanh", self.Softplus(x), 8)], x.shapes, 1)
+        return self.node("Mul", [x, self.bounded("Tanh", self.Softplus(x))], x.shapes, 1)
 
     def HardSwish(self, x):
         return self.steep("HardSwish", x, 1.5) if self.opset >= 14 and not self.is_odd_or(np.float16, np.float64) else self.Relu(x)
@@ -319,9 +324,7 @@ class Graph:
             kernel = self.constant(self.normal([to, of, *ones], of**-0.5))
             mean = self.node("Conv", [mean], [(shape[0], to, *ones) for shape in x.shapes], of + 2, [kernel, self.constant(self.normal(to))])
             mean = self.Relu(mean) if to == few else mean
-        self.constants.setdefault("one", np.ones((), np.float32))
-        self.same(self.pick(["Sigmoid", "HardSigmoid"]), mean, 8)
-        return self.node("Mul", [x, self.size("Add", f"|{mean.name}|", "one")], x.shapes, 1)
+        return self.node("Mul", [x, self.bounded(self.pick(["Sigmoid", "HardSigmoid"]), mean)], x.shapes, 1)
 
     def least(self, x, bound):
         self.node("Min", [x], x.shapes, 1, [self.constant(bound)])
@@ -509,8 +512,8 @@ OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxP
 # Nodes of these operators must have run on convoke.
 COMMON = [op for op in OPERATORS if op != "MaxPool"]
 OPERATORS |= {"FusedConv": 2, "Gelu": 1, "Mish": 1, "Softplus": 1, "HardSwish": 1, "Shuffle": 1, "SqueezeExcite": 1}
-OPERATORS |= {"AveragePool": 1, "GlobalAveragePool": 1, "GlobalMaxPool": 1, "ReduceMean": 1, "Resize": 1, "Upsample": 1, "Slice": 1, "Split": 1}
-# They do so more rarely: in one of the opsets, or between layers alone. A Softplus is part of a Mish there, and a Reshape of a shuffle.
+OPERATORS |= {"AveragePool": 1, "GlobalAveragePool": 1, "GlobalMaxPool": 1, "ReduceMean": 1, "Resize": 1, "Upsample": 2, "Slice": 1, "Split": 1}
+# They do so more rarely: in some opsets alone, or between layers alone. A Softplus is part of a Mish there, and a Reshape of a shuffle.
 RARE = ["MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Resize", "Upsample", "Slice", "Split"]
 RARE += ["FusedConv", "Gelu", "Erf", "Mish", "Softplus", "HardSwish", "Reshape"]
 

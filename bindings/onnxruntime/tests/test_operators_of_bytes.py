@@ -294,7 +294,8 @@ def test_a_network_that_onnxruntime_quantised(x, w, each, tmp_path):
     ops = [node.op_type for node in model.graph.node]
     assert ops.count("QLinearConv") == 6
     feeds = Images(1).get_next()
-    # On CPUs with AVX2 alone, onnxruntime's sums of u8 times i8 saturate in 16 bits, unless it is told to make W of u8. Of i8 times i8 they do not.
+    # On CPUs without VNNI, onnxruntime's sums of u8 times i8 saturate in 16 bits, unless it is told to make W of u8, which it does from this level on. Those of
+    # i8 times i8 do not.
     plain = options(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
     plain.add_session_config_entry("session.x64quantprecision", str(int(x == QuantType.QUInt8)))
     exact = onnxruntime.InferenceSession(model.SerializeToString(), plain, providers=["CPUExecutionProvider"])

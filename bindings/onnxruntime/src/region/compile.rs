@@ -8,7 +8,7 @@ use convoke::Layout;
 use crate::api::{Failure, Level, Result};
 use crate::fusion::Fusion;
 use crate::graph::{Node, Value};
-use crate::layer::{Inputs, Packed, Packing, PackingConstants, on_threads, read_packed};
+use crate::layer::{Inputs, Layer, Packed, PackingConstants, on_threads, read_packed};
 use crate::region::Region;
 use crate::region::bytes::{ByteScale, Table, is_of_bytes};
 use crate::region::find::inputs;
@@ -37,13 +37,16 @@ struct Tensors<'s, 'g> {
     steps: Vec<(Reading<'g>, Vec<usize>, usize)>,
 }
 
+/// What is left to do when a region was read: packing the weights of its layers, on so many threads.
+pub(crate) type RegionPacking<'g> = Box<dyn FnOnce(usize) -> Result<Box<dyn Layer>> + 'g>;
+
 /// Reads a region, and all constants that it needs.
 pub(crate) fn read<'g>(
     session: &Arc<Session>,
     region: &Region<'g>,
     fused: Node<'g>,
     places: &Inputs,
-) -> Result<Packing<'g>> {
+) -> Result<RegionPacking<'g>> {
     let outputs = fused.outputs()?.into_iter().enumerate();
     let outputs = outputs.filter_map(|(i, value)| Some(value?.name().map(|name| (name, i)))).collect::<Result<_>>()?;
     let read = region.units.iter().flat_map(|unit| &unit.inputs).map(|value| value.name()).collect::<Result<_>>()?;
@@ -134,7 +137,7 @@ pub(crate) fn read<'g>(
         format!("a region of {nodes} nodes: {steps} steps with channels last{}", times.unwrap_or_default())
     });
     let (session, dtype) = (session.clone(), region.dtype()?);
-    Ok(Box::new(move || {
+    Ok(Box::new(move |threads| {
         let job = |(reading, reads, writes)| {
             move || {
                 let work = match reading {
@@ -144,7 +147,7 @@ pub(crate) fn read<'g>(
                 Ok(Step { work, reads, writes })
             }
         };
-        let steps = on_threads(steps.into_iter().map(job).collect(), session.compiling_threads())?;
+        let steps = on_threads(steps.into_iter().map(job).collect(), threads)?;
         Ok(Box::new(RegionLayer::new(session, dtype, all, steps)))
     }))
 }

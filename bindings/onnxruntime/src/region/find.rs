@@ -6,7 +6,7 @@ use convoke::DType;
 
 use crate::api::Result;
 use crate::fusion::{Finder, Fusion};
-use crate::graph::{Node, Value};
+use crate::graph::{Node, Reasoned, Value};
 use crate::region::unit::{Kind, Unit, is_image};
 use crate::region::{moves, quantised};
 
@@ -41,8 +41,8 @@ impl<'g> Region<'g> {
     }
 }
 
-/// Whether a region is to be one.
-pub(crate) type Takes<'t, 'g> = &'t dyn Fn(&Region<'g>) -> Result<bool>;
+/// Whether a region is to be one, or why not.
+pub(crate) type Takes<'t, 'g> = &'t dyn Fn(&Region<'g>) -> Result<Reasoned<()>>;
 
 /// What is found in a graph.
 pub(crate) struct Found<'g> {
@@ -117,17 +117,22 @@ pub(crate) fn regions<'g>(
         let has_layer = units.iter().any(|unit| unit.stands_alone);
         let mut region = Region { units };
         quantised::drop_edges(&mut region.units)?;
-        // Other units of bytes are found beside convolutions of bytes alone.
-        let is_one = has_layer && region.units.len() > 1 && !region.units.iter().any(Unit::is_of_bytes);
-        let is_one = is_one || region.is_quantised();
-        if is_one && takes(&region)? {
+        let reason = match () {
+            () if region.is_quantised() => takes(&region)?.err(),
+            // Other units of bytes are found beside convolutions of bytes alone.
+            () if region.units.iter().any(Unit::is_of_bytes) => Some("no convolution of bytes is beside it".into()),
+            () if !has_layer => {
+                Some("no layer with constant weights is beside it, without another node between them".into())
+            }
+            () if region.units.len() == 1 => Some("nothing that a region has is beside it".into()),
+            () => takes(&region)?.err(),
+        };
+        let Some(reason) = reason else {
             found.regions.push(region);
             continue;
-        }
-        let reason =
-            if is_one { NOT_TAKEN } else { "no convolution stands beside it, in a way that both can be one node" };
+        };
         for unit in region.units {
-            found.apart.extend(unit.nodes.iter().map(|node| (*node, reason.to_owned())));
+            found.apart.extend(unit.nodes.iter().map(|node| (*node, reason.clone())));
             found.layers.extend(match unit.kind {
                 Kind::Layer(layer) if unit.stands_alone => Some(*layer),
                 _ => None,
@@ -136,9 +141,6 @@ pub(crate) fn regions<'g>(
     }
     Ok(found)
 }
-
-/// Why nodes are in no region that could be one.
-const NOT_TAKEN: &str = "a region with it is not estimated to be faster, or the option layout asks for none";
 
 /// Whether a layer is one of floats whose weights are the same in every run, and its tensors are not.
 fn is_layer_of_region(layer: &Fusion<'_>) -> Result<bool> {

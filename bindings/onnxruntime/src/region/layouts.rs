@@ -7,7 +7,7 @@ use convoke::{Activation, DType, Layout};
 
 use crate::api::{Level, Result};
 use crate::fusion::Fusion;
-use crate::graph::{Node, Value};
+use crate::graph::{Node, Reasoned, Value};
 use crate::layer::usual_shape;
 use crate::options;
 use crate::region::bytes::{Integers, is_of_bytes, plain};
@@ -150,29 +150,29 @@ fn nanoseconds_an_element(kind: &Kind<'_>) -> [f64; 2] {
     }
 }
 
-/// Whether a session has a region, because that is estimated to take less time.
-pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<bool> {
-    let estimated = || -> Result<bool> {
+/// Whether a session has a region, because that is estimated to take less time, or why not.
+pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<Reasoned<()>> {
+    let estimated = || -> Result<Reasoned<()>> {
         let choice = Choice::of(session, region)?;
-        let is_faster = choice.is_faster();
-        session.log().write(Level::Verbose, || {
-            let nodes = region.nodes().len();
-            let verdict = if is_faster == Some(true) { "is taken" } else { "is not taken" };
-            match choice.estimates {
-                Some([here, apart]) => format!(
-                    "a region of {nodes} nodes {verdict}: estimated at {here:.0} ns, with channels first at {apart:.0} ns"
-                ),
-                None => format!("a region of {nodes} nodes cannot be estimated"),
-            }
-        });
+        let estimates = match choice.estimates {
+            Some([here, apart]) => format!("estimated at {here:.0} ns, with channels first at {apart:.0} ns"),
+            None => "cannot be estimated, because a layer cannot be planned".into(),
+        };
         // Layers of short floats are slow.
-        Ok(is_faster.unwrap_or(region.dtype()? == DType::F16))
+        let is_taken = choice.is_faster().unwrap_or(region.dtype()? == DType::F16);
+        session.log().write(Level::Verbose, || {
+            let verdict = if is_taken { "is taken" } else { "is not taken" };
+            format!("a region of {} nodes {verdict}: {estimates}", region.nodes().len())
+        });
+        Ok(if is_taken { Ok(()) } else { Err(format!("its region is not taken: {estimates}")) })
     };
     match session.layout() {
-        options::Layout::First => Ok(false),
-        options::Layout::Last => Ok(true),
+        options::Layout::First => Ok(Err("the option layout is first".into())),
+        options::Layout::Last => Ok(Ok(())),
         // onnxruntime adds products of bytes in 16 bits there, which saturates, and is faster than exact sums.
-        options::Layout::Auto if region.is_quantised() && !session.has_byte_products() => Ok(false),
+        options::Layout::Auto if region.is_quantised() && !session.has_byte_products() => {
+            Ok(Err("this CPU has no instruction that multiplies bytes and adds them in 32 bits".into()))
+        }
         options::Layout::Auto => estimated(),
     }
 }

@@ -25,7 +25,7 @@ mod run;
 mod steps;
 mod unit;
 
-pub(crate) use compile::read;
+pub(crate) use compile::{RegionPacking, read};
 pub(crate) use find::{Found, Region, Takes, regions};
 pub(crate) use layouts::is_worthwhile;
 pub(crate) use quantised::units as units_of_bytes;

@@ -84,29 +84,32 @@ impl<'g> Unit<'g> {
         Ok(found)
     }
 
-    /// The unit of a node that is no layer, or why it is none; `None` if no region has its operator, or it computes no
+    /// The unit of a node that is no layer, or why it is none. `None` if no region has its operator, or it computes no
     /// images.
     pub(crate) fn of(node: Node<'g>) -> Result<Option<Reasoned<Self>>> {
         let (op, inputs, outputs) = (node.op()?, node.inputs()?, node.outputs()?);
-        let Some(kinds) = kinds_of(&op) else { return Ok(None) };
-        let Some(&Some(x)) = inputs.first() else { return Ok(None) };
+        let (Some(rule), Some(&Some(x))) = (rule_of(&op), inputs.first()) else { return Ok(None) };
         if dims(x)?.is_some_and(|dims| dims.len() < 3) {
             return Ok(None);
         }
-        let no = |reason: &str| Ok(Some(Err(reason.into())));
-        if outputs.iter().any(Option::is_none) {
-            return no("not all of its outputs are read");
+        let no = |reason: String| Ok(Some(Err(reason)));
+        if outputs.iter().any(Option::is_none) || (op == "MaxPool" && outputs.len() > 1) {
+            return no("it has a second output, or lacks one".into());
         }
         let outputs: Vec<Value<'g>> = outputs.into_iter().flatten().collect();
         for value in outputs.iter().chain([&x]) {
-            if !is_image(*value)? && !is_image_of_bytes(*value)? {
-                return no("a tensor is constant, not of float, float16 or bytes, or its channels are unknown");
+            if let Some(reason) = is_no_tensor_of_region(*value)? {
+                return no(reason);
             }
         }
         // Of bytes, only what is the same whatever they stand for.
         let is_of_bytes = is_of_bytes(x)?;
         let mut inputs_of = vec![x];
         let kind = match &*op {
+            "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" | "ReduceMean" => {
+                let pool = Pool::of(node, x)?.filter(|pool| pool.mean.is_none() || !is_of_bytes);
+                pool.map(Kind::Pool)
+            }
             "Resize" | "Upsample" => {
                 Resize::of(node, x)?.filter(|resize| !resize.is_linear() || !is_of_bytes).map(Kind::Resize)
             }
@@ -135,17 +138,14 @@ impl<'g> Unit<'g> {
             }
             "Split" => split(node, x, &outputs)?,
             "Slice" => slice(node, x, outputs[0])?,
-            _ => {
-                let pool = Pool::of(node, x)?.filter(|pool| pool.mean.is_none() || !is_of_bytes);
-                pool.filter(|_| outputs.len() == 1).map(Kind::Pool)
-            }
+            _ => None,
         };
-        let Some(kind) = kind else { return no(kinds) };
+        let Some(kind) = kind else { return no(format!("a region has {rule} alone")) };
         // A region reads nothing else in a run.
         let names = inputs_of.iter().map(|value| value.name()).collect::<Result<Vec<_>>>()?;
         for value in inputs.into_iter().flatten() {
             if value.constant()?.is_none() && !names.contains(&value.name()?) {
-                return no("an input besides its images is not constant");
+                return no(format!("{} is not constant", value.name()?));
             }
         }
         let stands_alone = false;
@@ -153,24 +153,38 @@ impl<'g> Unit<'g> {
     }
 }
 
-/// The reason why a node of an operator is no unit, when that is none of those that a region computes; `None` if a
-/// region computes none of them.
-fn kinds_of(op: &str) -> Option<&'static str> {
+/// Which nodes of an operator a region can have; `None` if it has none.
+fn rule_of(op: &str) -> Option<&'static str> {
     Some(match op {
         "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" => {
-            "it has a second output, windows that releases of onnxruntime compute differently, or it averages bytes"
+            "pools without auto_pad beside dilations, ceil_mode or strides above the kernel, without ceil_mode beside \
+             count_include_pad, and without dilations of a mean or means of bytes"
         }
-        "ReduceMean" => "it is not over all spatial axes with keepdims, or its axes are not constant",
+        "ReduceMean" => "means over all spatial axes, by constant axes",
         "Resize" | "Upsample" => {
-            "it is no nearest or linear one of two spatial axes, with constant scales or sizes, and no other attributes"
+            "nearest and, but of bytes, linear Resize of two spatial axes, by constant scales or, with a known batch, sizes, \
+             without antialias, axes and another policy than stretch"
         }
-        "Mul" => "its inputs are not of one shape, and neither has one number for each channel of the other",
-        "PRelu" => "its slope is not constant, with one number for each channel",
-        "Concat" => "its axis is not that of channels, or its inputs are of several types",
-        "Split" => "its axis is not that of channels, or their counts are unknown",
-        "Slice" => "it does not take channels one after another, from a constant one to another one",
+        "Mul" => "products of two tensors of one shape, or with one number for each channel",
+        "PRelu" => "constant slopes, one for each channel,",
+        "Concat" => "Concat of channels of tensors of one type",
+        "Split" => "Split of channels into known counts",
+        "Slice" => "Slice of neighbouring channels, by constants of int64,",
         _ => return None,
     })
+}
+
+/// Why a region has no such tensor, if it has none.
+fn is_no_tensor_of_region(value: Value<'_>) -> Result<Option<String>> {
+    if is_image(value)? || is_image_of_bytes(value)? {
+        return Ok(None);
+    }
+    let name = value.name()?;
+    Ok(Some(match value.tensor_type()? {
+        _ if value.constant()?.is_some() => format!("{name} is constant"),
+        Some(ty) => format!("{name} of {ty} is not of float, float16 or bytes with spatial axes and known channels"),
+        None => format!("{name} is no tensor"),
+    }))
 }
 
 /// The sizes of a value, as far as they are known.
