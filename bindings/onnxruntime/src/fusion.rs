@@ -35,6 +35,8 @@ pub(crate) struct Fusion<'g> {
     pub(crate) residual: Option<Value<'g>>,
     pub(crate) activation: Activation,
     pub(crate) dtype: DType,
+    /// The element type of W and the bias: `f32` for a layer that regions alone have.
+    packs_as: DType,
     /// Nodes before and behind it that could be part of such a layer, and why they are not.
     pub(crate) apart: Vec<(Node<'g>, String)>,
 }
@@ -166,7 +168,7 @@ impl<'g> Fusion<'g> {
     ///
     /// In short types the products would be rounded where the sums are not, so these take none.
     fn check_folding(&self) -> Result<Reasoned<()>> {
-        let can_fold = match self.dtype {
+        let can_fold = match self.packs_as {
             DType::F32 => self.can_fold_in::<f32>()?,
             DType::F64 => self.can_fold_in::<f64>()?,
             DType::F16 | DType::BF16 => {
@@ -346,6 +348,7 @@ impl<'g> Finder<'g> {
             residual: None,
             activation: Activation::None,
             dtype,
+            packs_as: dtype,
             apart: Vec::new(),
         };
         let start = match layer.unfuse()? {
@@ -363,7 +366,7 @@ impl<'g> Finder<'g> {
             return Ok(None);
         }
         let Some(x) = node.input(0)? else { return Ok(None) };
-        if let Some(layer) = self.scaled(node, x)? {
+        if let Some(layer) = self.scaled(node, x, of_ones)? {
             return Ok(Some(layer.check()?.map(|()| layer)));
         }
         let Some(dtype) = x.tensor_type()?.and_then(|ty| ty.dtype()) else { return Ok(None) };
@@ -382,11 +385,12 @@ impl<'g> Finder<'g> {
             }
         }
         let Some(&x) = tensors.first().filter(|_| !self.is_taken(node)) else { return Ok(None) };
-        if let (Some(layer), 1) = (self.scaled(node, x)?, tensors.len()) {
+        if let (Some(layer), 1) = (self.scaled(node, x, of_ones_in_region)?, tensors.len()) {
             return Ok(Some(layer));
         }
         let channels = x.tensor_type()?.and_then(|ty| ty.dims?.get(1)?.size());
-        let Some(mut layer) = channels.map(|channels| of_ones(node, x, channels)).transpose()?.flatten() else {
+        let layer = channels.map(|channels| of_ones_in_region(node, x, channels));
+        let Some(mut layer) = layer.transpose()?.flatten() else {
             return Ok(None);
         };
         if tensors.len() == 2 && matches!(&*node.op()?, "Add" | "Sum") {
@@ -406,8 +410,13 @@ impl<'g> Finder<'g> {
         Ok(Some(layer))
     }
 
-    /// The layer of a node that scales the channels of X by constants; `None` if it does not.
-    fn scaled(&self, node: Node<'g>, x: Value<'g>) -> Result<Option<Fusion<'g>>> {
+    /// The layer of a node that scales the channels of X by constants, made of one by `of_ones`; `None` if it does not.
+    fn scaled(
+        &self,
+        node: Node<'g>,
+        x: Value<'g>,
+        of_ones: impl Fn(Node<'g>, Value<'g>, usize) -> Result<Option<Fusion<'g>>>,
+    ) -> Result<Option<Fusion<'g>>> {
         let Some(ty) = x.tensor_type()? else { return Ok(None) };
         let Some(dtype) = ty.dtype().filter(|_| is_scaling(&node.op().unwrap_or_default())) else { return Ok(None) };
         let Ok(scaling) = scaling(node, x, dtype)? else { return Ok(None) };
@@ -556,8 +565,16 @@ fn of_ones<'g>(node: Node<'g>, x: Value<'g>, channels: usize) -> Result<Option<F
         residual: None,
         activation: Activation::None,
         dtype,
+        packs_as: dtype,
         apart: Vec::new(),
     }))
+}
+
+/// The same for a layer that regions alone have, which compute short floats in `f32`.
+fn of_ones_in_region<'g>(node: Node<'g>, x: Value<'g>, channels: usize) -> Result<Option<Fusion<'g>>> {
+    let layer = of_ones(node, x, channels)?;
+    Ok(layer
+        .map(|layer| Fusion { packs_as: if layer.dtype == DType::F16 { DType::F32 } else { layer.dtype }, ..layer }))
 }
 
 /// Whether nodes of this operator may scale each channel by constants.
