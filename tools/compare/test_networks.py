@@ -200,6 +200,17 @@ class Files(unittest.TestCase):
             self.assertNotIn(text, readme)
             self.assertIn(text, figures)
 
+    def test_a_cpu_without_a_block_is_named_before_anything_is_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "benches").mkdir()
+            (root / "README.md").write_text("<!-- networks-avx2 -->\n<!-- /networks-avx2 -->\n")
+            neon = mixed()
+            neon["machine"]["fma_peak"] = {"neon": 50.0}
+            with unittest.mock.patch.object(networks, "ROOT", root), self.assertRaisesRegex(SystemExit, "README.md has no block networks-neon"):
+                networks.readme(neon)
+            self.assertEqual(list((root / "benches/figures").iterdir()), [])
+
     def test_both_pages_have_the_markers_before_those_of_the_layers(self):
         for page in ("README.md", "docs/figures.md"):
             text = (common.ROOT / page).read_text()

@@ -180,13 +180,7 @@ fn claims_of<'g>(
     }
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
         let (level, reason) = match (of_bytes.contains(&node), &*node.op()?, left.get(&node)) {
-            (true, "QLinearConv" | "ConvInteger", _) => {
-                (Level::Warning, "with this layout, CPU or size it is onnxruntime that computes in bytes")
-            }
-            (true, ..) => (
-                Level::Warning,
-                "X and W are dequantised, and with this layout, CPU or size it is onnxruntime that computes in bytes",
-            ),
+            (true, _, Some(reason)) => (Level::Warning, &**reason),
             (false, "QLinearConv", _) => (
                 Level::Warning,
                 "W, B, a scale or a zero point is not constant, channels are unknown, or sums are not as convoke takes them",

@@ -35,8 +35,8 @@ pub(crate) struct Fusion<'g> {
     pub(crate) residual: Option<Value<'g>>,
     pub(crate) activation: Activation,
     pub(crate) dtype: DType,
-    /// The element type of W and the bias: `f32` for a layer that regions alone have.
-    packs_as: DType,
+    /// The element type that scalings are folded in: `f32` for a layer that regions alone have.
+    folds_in: DType,
     /// Nodes before and behind it that could be part of such a layer, and why they are not.
     pub(crate) apart: Vec<(Node<'g>, String)>,
 }
@@ -168,7 +168,7 @@ impl<'g> Fusion<'g> {
     ///
     /// In short types the products would be rounded where the sums are not, so these take none.
     fn check_folding(&self) -> Result<Reasoned<()>> {
-        let can_fold = match self.packs_as {
+        let can_fold = match self.folds_in {
             DType::F32 => self.can_fold_in::<f32>()?,
             DType::F64 => self.can_fold_in::<f64>()?,
             DType::F16 | DType::BF16 => {
@@ -348,7 +348,7 @@ impl<'g> Finder<'g> {
             residual: None,
             activation: Activation::None,
             dtype,
-            packs_as: dtype,
+            folds_in: dtype,
             apart: Vec::new(),
         };
         let start = match layer.unfuse()? {
@@ -565,16 +565,16 @@ fn of_ones<'g>(node: Node<'g>, x: Value<'g>, channels: usize) -> Result<Option<F
         residual: None,
         activation: Activation::None,
         dtype,
-        packs_as: dtype,
+        folds_in: dtype,
         apart: Vec::new(),
     }))
 }
 
-/// The same for a layer that regions alone have, which compute short floats in `f32`.
+/// The same for a layer that regions alone have, which compute float16 in `f32`.
 fn of_ones_in_region<'g>(node: Node<'g>, x: Value<'g>, channels: usize) -> Result<Option<Fusion<'g>>> {
     let layer = of_ones(node, x, channels)?;
     Ok(layer
-        .map(|layer| Fusion { packs_as: if layer.dtype == DType::F16 { DType::F32 } else { layer.dtype }, ..layer }))
+        .map(|layer| Fusion { folds_in: if layer.dtype == DType::F16 { DType::F32 } else { layer.dtype }, ..layer }))
 }
 
 /// Whether nodes of this operator may scale each channel by constants.

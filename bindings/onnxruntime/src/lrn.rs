@@ -51,8 +51,10 @@ impl<'g> Lrn<'g> {
         let has_image = ty.dims.as_ref().is_some_and(|dims| dims.len() > 2);
         let is_root = attributes.float("beta", 0.75) == 0.75;
         if ty.dtype() != Some(DType::F32) || !has_image || !is_window || !is_root || alpha.is_nan() || alpha <= 0.0 {
-            let reason = "beta is not 0.75, size is even or above 31, alpha is not positive, or X is not of float with spatial axes";
-            return Ok(Some(Err(reason.into())));
+            return Ok(Some(Err(format!(
+                "beta is not 0.75, size is not odd or not from 1 to {MOST_CHANNELS}, alpha is not positive, or X is not of float \
+                 with spatial axes"
+            ))));
         }
         let (half, factor) = (size as usize / 2, alpha / size as f32);
         let terms = Terms { half, factor, bias: attributes.float("bias", 1.0) };

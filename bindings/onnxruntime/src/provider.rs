@@ -364,8 +364,8 @@ unsafe extern "system" fn compile(
                 (Graph::new(*api, required(graph, "graph")?), Node::new(*api, required(fused, "fused node")?))
             };
             match read_layer(session, graph, fused)? {
-                Reading::Layer(packing) => layers.push(packing),
-                Reading::Region(packing) => regions.push((layers.len(), packing)),
+                ReadNode::Layer(packing) => layers.push(packing),
+                ReadNode::Region(packing) => regions.push((layers.len(), packing)),
             }
         }
         // Threads share the layers of all nodes, and then those of each region.
@@ -395,16 +395,16 @@ unsafe extern "system" fn compile(
 }
 
 /// A fused node that is read, and not yet packed.
-enum Reading<'g> {
+enum ReadNode<'g> {
     Layer(Packing<'g>),
     Region(RegionPacking<'g>),
 }
 
 /// Reads a fused node. The nodes of its graph are those that [`capability`] claimed.
-fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Reading<'g>> {
+fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<ReadNode<'g>> {
     let (claim, inputs) = (claim_of_all(&graph.nodes()?, session)?, Inputs::of(fused)?);
     if let Claim::Region(region) = &claim {
-        return Ok(Reading::Region(region::read(session, region, fused, &inputs)?));
+        return Ok(ReadNode::Region(region::read(session, region, fused, &inputs)?));
     }
     let packing = match claim.dtype() {
         DType::F32 => read_as::<f32>(session, &claim, &inputs),
@@ -412,7 +412,7 @@ fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> 
         DType::F16 => read_as::<f16>(session, &claim, &inputs),
         DType::BF16 => read_as::<bf16>(session, &claim, &inputs),
     };
-    Ok(Reading::Layer(packing?))
+    Ok(ReadNode::Layer(packing?))
 }
 
 fn read_as<'g, T: Scalar>(session: &Arc<Session>, claim: &Claim<'g>, inputs: &Inputs) -> Result<Packing<'g>> {

@@ -170,9 +170,9 @@ pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<Re
         options::Layout::First => Ok(Err("the option layout is first".into())),
         options::Layout::Last => Ok(Ok(())),
         // onnxruntime adds products of bytes in 16 bits there, which saturates, and is faster than exact sums.
-        options::Layout::Auto if region.is_quantised() && !session.has_byte_products() => {
-            Ok(Err("this CPU has no instruction that multiplies bytes and adds them in 32 bits".into()))
-        }
+        options::Layout::Auto if region.is_quantised() && !session.has_byte_products() => Ok(Err(
+            "this CPU, or the option isa, has no instruction that multiplies bytes and adds them in 32 bits".into(),
+        )),
         options::Layout::Auto => estimated(),
     }
 }

@@ -163,9 +163,9 @@ fn rule_of(op: &str) -> Option<&'static str> {
         "ReduceMean" => "means over all spatial axes, by constant axes",
         "Resize" | "Upsample" => {
             "nearest and, but of bytes, linear Resize of two spatial axes, by constant scales or, with a known batch, sizes, \
-             without antialias, axes and another policy than stretch"
+             without antialias, axes, another policy than stretch, and the modes tf_crop_and_resize and half_pixel_symmetric"
         }
-        "Mul" => "products of two tensors of one shape, or with one number for each channel",
+        "Mul" => "products by finite constants, and of two tensors of one shape or with one number for each channel,",
         "PRelu" => "constant slopes, one for each channel,",
         "Concat" => "Concat of channels of tensors of one type",
         "Split" => "Split of channels into known counts",
