@@ -179,7 +179,13 @@ fn claims_of<'g>(
         }
     }
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
-        let (level, reason) = match (of_bytes.contains(&node), &*node.op()?, left.get(&node)) {
+        let (is_of_bytes, op) = (of_bytes.contains(&node), node.op()?);
+        let dequantised = if is_of_bytes && op.starts_with("Conv") && op != "ConvInteger" {
+            "X and W are dequantised, and "
+        } else {
+            ""
+        };
+        let (level, reason) = match (is_of_bytes, &*op, left.get(&node)) {
             (true, _, Some(reason)) => (Level::Warning, &**reason),
             (false, "QLinearConv", _) => (
                 Level::Warning,
@@ -193,7 +199,7 @@ fn claims_of<'g>(
             (.., Some(reason)) => (Level::Verbose, &**reason),
             (.., None) => continue,
         };
-        tell(level, node, format!("is left to onnxruntime: {reason}"))?;
+        tell(level, node, format!("is left to onnxruntime: {dequantised}{reason}"))?;
     }
     Ok(claims)
 }

@@ -349,10 +349,10 @@ def test_what_is_not_constant_is_left_to_onnxruntime(place):
 
 def test_the_log_says_why_a_convolution_is_left():
     assert "(QLinearConv) is left to onnxruntime: W, B, a scale or a zero point is not constant" in log_of(of_input(3), layout="last")
-    assert "(QLinearConv) is left to onnxruntime: with this layout" in log_of(lambda model: None, layout="first")
+    assert "(QLinearConv) is left to onnxruntime: the option layout is first" in log_of(lambda model: None, layout="first")
     assert "is left to onnxruntime" not in log_of(lambda model: None, layout="last")
     integers = dynamic([1, 6, 13, 13], [([9, 6, 3, 3], 4, {})])
-    assert "(ConvInteger) is left to onnxruntime: with this layout" in log_of(lambda model: None, integers, layout="first")
+    assert "(ConvInteger) is left to onnxruntime: the option layout is first" in log_of(lambda model: None, integers, layout="first")
     assert "(ConvInteger) is left to onnxruntime: it does not stand between" in log_of(another_reader, integers, layout="last")
 
 

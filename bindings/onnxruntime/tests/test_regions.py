@@ -203,7 +203,7 @@ FOREIGN = {
     "split-of-rows": ([CONV, ("Split", "v halves", "t r", {"axis": 2}), END], "Split", "a region has Split of channels"),
     "concat-of-rows": ([CONV, ("Concat", "v v", "t", {"axis": 2}), END], "Concat", "its axis is not that of channels, or there are fewer than three axes; and in no region: a region has Concat of channels"),
     "slopes-of-columns": ([CONV, ("PRelu", "v slopes17", "t", {}), END], "PRelu", "a region has constant slopes, one for each channel"),
-    "product-of-rows": ([CONV, ("ReduceMean", "v rows", "m", {}), ("Mul", "v m", "t", {}), END], "Mul", "a region has products of two tensors of one shape"),
+    "product-of-rows": ([CONV, ("ReduceMean", "v rows", "m", {}), ("Mul", "v m", "t", {}), END], "Mul", "a region has products by finite constants, and of two tensors of one shape"),
     "norm-by-a-node": ([("Neg", "scale", "n", {}), ("BatchNormalization", "x n scale scale scale", "u", {}), ("Conv", "u w b", "v", {"pads": [1, 1, 1, 1]}), ("Erf", "v", "t", {}), END], "BatchNormalization", "n is not constant"),
     "other-power": ([CONV, ("LRN", "v", "t", {"size": 3, "beta": 0.5}), END], "LRN", "beta is not 0.75"),
 }

@@ -138,7 +138,7 @@ except Exception as error:
     assert "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in text
     assert "picked" in text and "not naive" in text
     assert "3 fused nodes are convoke's" in text
-    assert "(Conv) is left to onnxruntime: X and W are dequantised" in text
+    assert "(Conv) is left to onnxruntime: X and W are dequantised, and the option layout is first" in text
     assert 'node "odd" (Conv) is left to onnxruntime: Conv: ' in text
     assert "an error:" in text and "it ran" not in text
 
