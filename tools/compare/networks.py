@@ -432,7 +432,8 @@ def readme(data):
     target = ROOT / "benches/figures"
     rows, summed = table(data)
     target.mkdir(exist_ok=True)
-    marker = f"networks-{max(data['machine']['fma_peak'].items(), key=lambda peak: peak[1])[0]}"
+    peaks = data["machine"]["fma_peak"]
+    marker = f"networks-{max(peaks, key=peaks.get)}"
     for page in ("README.md", "docs/figures.md"):
         if f"<!-- {marker} -->" not in (ROOT / page).read_text():
             sys.exit(f"{page} has no block {marker} for this CPU")

@@ -174,17 +174,16 @@ fn claims_of<'g>(
     for layer in claims.iter().flat_map(Claim::layers) {
         for (node, reason) in layer.apart.iter().filter(|(node, _)| !claimed.contains(node)) {
             // Once is enough.
-            left.retain(|other, known| other != node || known != reason);
+            if left.get(node) == Some(reason) {
+                left.remove(node);
+            }
             tell(Level::Verbose, *node, format!("is not part of {}: {reason}", layer.title()?))?;
         }
     }
     for &node in nodes.iter().filter(|node| !claimed.contains(node)) {
         let (is_of_bytes, op) = (of_bytes.contains(&node), node.op()?);
-        let dequantised = if is_of_bytes && op.starts_with("Conv") && op != "ConvInteger" {
-            "X and W are dequantised, and "
-        } else {
-            ""
-        };
+        let is_dequantised = is_of_bytes && matches!(&*op, "Conv" | "ConvTranspose");
+        let dequantised = if is_dequantised { "X and W are dequantised, and " } else { "" };
         let (level, reason) = match (is_of_bytes, &*op, left.get(&node)) {
             (true, _, Some(reason)) => (Level::Warning, &**reason),
             (false, "QLinearConv", _) => (

@@ -366,13 +366,10 @@ impl<'g> Finder<'g> {
             return Ok(None);
         }
         let Some(x) = node.input(0)? else { return Ok(None) };
-        if let Some(layer) = self.scaled(node, x, of_ones)? {
-            return Ok(Some(layer.check()?.map(|()| layer)));
-        }
-        let Some(dtype) = x.tensor_type()?.and_then(|ty| ty.dtype()) else { return Ok(None) };
-        let reason = normalisation(node, dtype)?.err();
-        let of_layer = "X has no spatial axes or other channels, or weights of its type cannot take the numbers";
-        Ok(Some(Err(reason.unwrap_or_else(|| of_layer.into()))))
+        Ok(Some(match self.scaled(node, x, of_ones)? {
+            Ok(layer) => layer.check()?.map(|()| layer),
+            Err(reason) => Err(reason),
+        }))
     }
 
     /// The layer of another node that can stand between convolutions: it scales channels by constants, adds
@@ -385,7 +382,7 @@ impl<'g> Finder<'g> {
             }
         }
         let Some(&x) = tensors.first().filter(|_| !self.is_taken(node)) else { return Ok(None) };
-        if let (Some(layer), 1) = (self.scaled(node, x, of_ones_in_region)?, tensors.len()) {
+        if let (Ok(layer), 1) = (self.scaled(node, x, of_ones_in_region)?, tensors.len()) {
             return Ok(Some(layer));
         }
         let channels = x.tensor_type()?.and_then(|ty| ty.dims?.get(1)?.size());
@@ -410,16 +407,22 @@ impl<'g> Finder<'g> {
         Ok(Some(layer))
     }
 
-    /// The layer of a node that scales the channels of X by constants, made of one by `of_ones`; `None` if it does not.
+    /// The layer of a node that scales the channels of X by constants, made of one by `of_ones`, or why it is none.
     fn scaled(
         &self,
         node: Node<'g>,
         x: Value<'g>,
         of_ones: impl Fn(Node<'g>, Value<'g>, usize) -> Result<Option<Fusion<'g>>>,
-    ) -> Result<Option<Fusion<'g>>> {
-        let Some(ty) = x.tensor_type()? else { return Ok(None) };
-        let Some(dtype) = ty.dtype().filter(|_| is_scaling(&node.op().unwrap_or_default())) else { return Ok(None) };
-        let Ok(scaling) = scaling(node, x, dtype)? else { return Ok(None) };
+    ) -> Result<Reasoned<Fusion<'g>>> {
+        let no = |reason: &str| Ok(Err(reason.into()));
+        let Some(ty) = x.tensor_type()? else { return no("X is no tensor") };
+        let Some(dtype) = ty.dtype().filter(|_| is_scaling(&node.op().unwrap_or_default())) else {
+            return no("it does not scale floats");
+        };
+        let scaling = match scaling(node, x, dtype)? {
+            Ok(scaling) => scaling,
+            Err(reason) => return Ok(Err(reason)),
+        };
         let of_x = ty.dims.and_then(|dims| dims.get(1)?.size());
         let channels = match scaling {
             Scaling::Normalisation { constants: [scale, ..], .. } => {
@@ -428,15 +431,14 @@ impl<'g> Finder<'g> {
             }
             _ => of_x,
         };
-        let Some(mut layer) = channels.map(|channels| of_ones(node, x, channels)).transpose()?.flatten() else {
-            return Ok(None);
-        };
+        let Some(channels) = channels else { return no("channels are unknown, or not those of the constants") };
+        let Some(mut layer) = of_ones(node, x, channels)? else { return no("X has no spatial axes") };
         layer.scalings.push(scaling);
-        if layer.check_folding()?.is_err() {
-            return Ok(None);
+        if let Err(reason) = layer.check_folding()? {
+            return Ok(Err(reason));
         }
         self.take_what_follows(&mut layer, Function::identity())?;
-        Ok(Some(layer))
+        Ok(Ok(layer))
     }
 
     /// `start` is what the node itself computes of the sum of convolution and residual.

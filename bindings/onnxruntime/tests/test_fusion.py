@@ -364,6 +364,7 @@ log("behind", *model([*nodes[:-1], ("Add", "c r", "a", {}), ("Mul", "a m", "y", 
         lines = [line for line in texts[name].splitlines() if "is not part of node" in line]
         assert len(lines) == (0 if reason is None else (*reason, 1)[2]), texts[name]
         assert reason is None or any(f"({reason[0]}) is not part of" in line and reason[1] in line for line in lines), lines
+    assert texts["norm-of-inputs"].count("v is not constant") == 1, "once is enough"
     assert "(Concat) is left to onnxruntime: an input is constant" in texts["constant"]
     assert "(Concat) is left to onnxruntime: its axis is not that of channels" in texts["rows"]
     assert texts["read-elsewhere"].count("(Concat) is left to onnxruntime: no input is a convolution") == 2

@@ -33,6 +33,8 @@ WINOGRAD_TERMS = 300
 REACH = 15
 # What onnxruntime computes of double: the other operators would make it refuse the model.
 FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div", "SqueezeExcite"}
+# These are drawn in float alone, without odd constants.
+PLAIN_ONLY = {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Resize", "Upsample", "Gelu", "Mish", "Softplus", "HardSwish", "SqueezeExcite"}
 # It makes NaN of infinity in PRelu, does not check what ConvTranspose reads, and gives anything for an output that is an input.
 IS_OLD = onnxruntime.__version__.startswith("1.24.")
 DAMAGES = ("channels", "bias", "group", "kernel")
@@ -53,6 +55,7 @@ class Graph:
         self.damage = self.pick(DAMAGES) if self.chance(0.04) else None
         # Of double, onnxruntime's extended optimisations make operators that it has for float alone.
         self.levels = LEVELS[: 1 if self.odd is not None else 2 if self.kind is np.float64 else 4]
+        self.is_plain = self.kind is np.float32 and self.odd is None
         self.strict = self.odd is not None or self.chance(0.5)
         self.nodes, self.sizes, self.constants, self.inputs, self.values = [], [], {}, {}, []
         self.rank = self.pick([1, 2, 2, 2, 2, 3])
@@ -144,7 +147,7 @@ class Graph:
         x = self.values[-1] if self.chance(0.85) else self.pick(self.values)
         ops = [op for op in OPERATORS if self.kind is not np.float64 or op not in FLOAT_ONLY]
         op = self.pick([op for op in ops for _ in range(OPERATORS[op])])
-        getattr(self, op)(x)
+        getattr(self, op if self.is_plain or op not in PLAIN_ONLY else "Relu")(x)
 
     def window(self, x, is_dilated=True):
         """Kernel, strides, pads and dilations on which every image has an output, and its sizes."""
@@ -221,7 +224,7 @@ class Graph:
     def FusedConv(self, x):
         """As onnxruntime writes it into a model that it has optimised, with an activation and perhaps a tensor to add."""
         self.Conv(x)
-        if self.is_odd_or(np.float16, np.float64):
+        if not self.is_plain:
             return self.values[-1]
         made, node, size = self.values[-1], self.nodes[-1], self.sizes[-1]
         node.op_type, node.domain = "FusedConv", "com.microsoft"
@@ -235,9 +238,6 @@ class Graph:
             self.sizes.append(helper.make_node("Add", [size.output[0], f"|{added.name}|"], [f"|{made.name}|"]))
             self.values[-1] = made._replace(error=max(made.error, added.error) + 2 * self.unit)
         return self.values[-1]
-
-    def is_odd_or(self, *kinds):
-        return self.odd is not None or self.kind in kinds
 
     def activation(self, op, x, others=(), **attributes):
         self.same(op, x, 4, others, **attributes)
@@ -291,8 +291,6 @@ class Graph:
         return self.size("Mul", f"|{x.name}|", self.constant([slope]))
 
     def Gelu(self, x):
-        if self.is_odd_or(np.float16, np.float64):
-            return self.Relu(x)
         if self.opset >= 20:
             return self.steep("Gelu", x, 1.2, approximate=self.pick(["none", "tanh"]))
         if self.opset < 9:
@@ -302,22 +300,18 @@ class Graph:
         return number("Mul", self.node("Mul", [x, erf], x.shapes, 1), 0.5)
 
     def Softplus(self, x):
-        return self.same("Softplus", x, 8) if not self.is_odd_or(np.float16, np.float64) else self.Relu(x)
+        return self.same("Softplus", x, 8)
 
     def Mish(self, x):
-        if self.is_odd_or(np.float16, np.float64):
-            return self.Relu(x)
         if self.opset >= 18 and self.chance(0.5):
             return self.steep("Mish", x, 1.2)
         return self.node("Mul", [x, self.bounded("Tanh", self.Softplus(x))], x.shapes, 1)
 
     def HardSwish(self, x):
-        return self.steep("HardSwish", x, 1.5) if self.opset >= 14 and not self.is_odd_or(np.float16, np.float64) else self.Relu(x)
+        return self.steep("HardSwish", x, 1.5) if self.opset >= 14 else self.Relu(x)
 
     def SqueezeExcite(self, x):
         """A product with numbers of each channel, which depend on all of the image."""
-        if self.is_odd_or(np.float16, np.float64) or self.damage:
-            return self.Relu(x)
         channels, few = x.shapes[0][1], int(self.rng.integers(1, 5))
         mean, ones = self.GlobalAveragePool(x), [1] * self.rank
         for of, to in ((channels, few), (few, channels)):
@@ -382,8 +376,6 @@ class Graph:
         return self.node("MaxPool", [x], [(*shape[:2], *size) for shape, size in zip(x.shapes, sizes)], 0, **attributes)
 
     def AveragePool(self, x):
-        if self.kind is not np.float32 or self.odd is not None:
-            return self.Relu(x)
         attributes, sizes = self.window(x, False)
         terms = math.prod(attributes["kernel_shape"])
         shapes = [(*shape[:2], *size) for shape, size in zip(x.shapes, sizes)]
@@ -392,19 +384,13 @@ class Graph:
         return self.node("AveragePool", [x], shapes, terms, count_include_pad=counts, **attributes)
 
     def GlobalAveragePool(self, x):
-        if self.kind is not np.float32 or self.odd is not None:
-            return self.Relu(x)
         terms = max(math.prod(shape[2:]) for shape in x.shapes)
         return self.node("GlobalAveragePool", [x], [(*shape[:2], *[1] * self.rank) for shape in x.shapes], terms)
 
     def GlobalMaxPool(self, x):
-        if self.is_odd_or(np.float16, np.float64):
-            return self.Relu(x)
         return self.node("GlobalMaxPool", [x], [(*shape[:2], *[1] * self.rank) for shape in x.shapes], 0)
 
     def ReduceMean(self, x):
-        if self.is_odd_or(np.float16, np.float64):
-            return self.Relu(x)
         axes = self.pick([range(2, self.rank + 2), range(-self.rank, 0)])
         by = {"others": [self.integers(axes)]} if self.opset >= 18 else {"axes": np.array(axes)}
         terms = max(math.prod(shape[2:]) for shape in x.shapes)
@@ -413,7 +399,7 @@ class Graph:
     def Upsample(self, x):
         """What Resize was called before opset 10."""
         shapes = [(*shape[:2], *(2 * size for size in shape[2:])) for shape in x.shapes]
-        if self.is_odd_or(np.float16, np.float64) or self.opset > 9 or self.rank != 2 or max(map(np.prod, shapes)) > 20000:
+        if self.opset > 9 or self.rank != 2 or max(map(np.prod, shapes)) > 20000:
             return self.Resize(x)
         scales, by = [1.0, 1.0, 2.0, 2.0], {}
         if self.opset == 9:
@@ -424,7 +410,7 @@ class Graph:
         return self.node("Upsample", [x], shapes, 8, mode=self.pick(["nearest", "linear"]), **by)
 
     def Resize(self, x):
-        if self.kind is not np.float32 or self.opset < 11 or self.rank != 2 or self.odd is not None:
+        if self.opset < 11 or self.rank != 2:
             return self.Relu(x)
         scales = np.array(self.pick([[1, 1, 2, 2], [1, 1, 1.5, 3], [1, 1, 0.5, 0.75], [1, 1, 1, 2]]), np.float32)
         shapes = [(*shape[:2], *np.floor(np.array(shape[2:], np.float32) * scales[2:]).astype(int)) for shape in x.shapes]
