@@ -286,21 +286,28 @@ fn weights_that_are_not_finite_are_summed_directly() {
     for_each_type!(check());
 }
 
+/// Of one thread, for any caches: which block is estimated to be fastest depends on them.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn workspace_does_not_grow_with_the_image() {
     fn bytes<T: Scalar>(w: &[usize], x: &[usize]) -> usize {
         let pads: Vec<_> = w[2..].iter().chain(&w[2..]).map(|k| *k as i64 / 2).collect();
-        let planner = Planner::new().algorithm(named("winograd"));
-        planner.plan::<T>(Conv::new(w).pads(pads), x).unwrap().workspace_bytes()
+        let planner = Planner::new().algorithm(named("winograd")).threads(1);
+        let bytes = |machine: Machine| {
+            let plan = planner.clone().machine(machine).plan::<T>(Conv::new(w).pads(pads.clone()), x);
+            plan.unwrap().workspace_bytes()
+        };
+        let machines = || Machine::named().into_iter().chain([Machine::host()]);
+        isas().flat_map(|isa| machines().map(move |machine| bytes(machine.with_isa(isa)))).max().unwrap()
     }
-    assert!(bytes::<f32>(&[64, 64, 3, 3], &[1, 64, 224, 224]) <= 4 << 20);
-    for size in [448, 1000, 4001, 1 << 20] {
-        assert!(bytes::<f32>(&[64, 64, 3, 3], &[1, 64, 60, size]) <= 9 << 20, "{size}");
-        assert!(bytes::<convoke::f16>(&[64, 64, 3, 3], &[1, 64, size, size]) <= 9 << 20, "{size}");
-        assert!(bytes::<convoke::bf16>(&[64, 64, 3], &[1, 64, size * size]) <= 9 << 20, "{size}");
+    const LIMIT: usize = 5 << 20;
+    for size in [224, 448, 1000, 4001, 1 << 20] {
+        assert!(bytes::<f32>(&[64, 64, 3, 3], &[1, 64, 60, size]) <= LIMIT, "{size}");
+        assert!(bytes::<f32>(&[64, 64, 3, 3], &[1, 64, size, size]) <= LIMIT, "{size}");
+        assert!(bytes::<convoke::f16>(&[64, 64, 3, 3], &[1, 64, size, size]) <= LIMIT, "{size}");
+        assert!(bytes::<convoke::bf16>(&[64, 64, 3], &[1, 64, size * size]) <= LIMIT, "{size}");
     }
-    assert!(bytes::<f64>(&[16, 1, 200, 3, 3], &[1, 1, 500, 20, 20]) <= 9 << 20);
+    assert!(bytes::<f64>(&[16, 1, 200, 3, 3], &[1, 1, 500, 20, 20]) <= LIMIT);
 }
 
 #[test]
