@@ -10,7 +10,8 @@ use crate::ukernel::common_getters;
 use crate::unit::Unit;
 
 /// Which columns of a row of X the pixels of a row of Y read: pixel i reads, through tap k, column
-/// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are zeros.
+/// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are zeros, whose products may be
+/// left out.
 #[derive(Debug, Clone, Copy)]
 pub struct PixelColumns {
     /// The column of pixel 0 through tap 0.
@@ -65,6 +66,9 @@ pub struct PixelRows<'a, T> {
     pub places: &'a [u32],
     /// What a row of pixels reads of a row of X.
     pub columns: PixelColumns,
+    /// Whether X and Y are so large that the caches have neither. Then a tile prefetches what the next one reads first,
+    /// and where that stores.
+    pub is_far: bool,
 }
 
 impl<T> PixelRows<'_, T> {
@@ -72,7 +76,7 @@ impl<T> PixelRows<'_, T> {
     /// the pixels of Y up to the last one.
     #[inline(always)]
     fn checked_pixels(&self, mr: usize, (w, group): (&[T], usize)) -> usize {
-        let Self { x, zeros, channels, rows, width, tiles, from, numbers, places, columns } = *self;
+        let Self { x, zeros, channels, rows, width, tiles, from, numbers, places, columns, .. } = *self;
         assert!(places.len() == rows.saturating_mul(numbers.len()), "each row has a place for each row of the kernel");
         assert!(zeros.len() >= channels, "too few zeros");
         let of_row = tiles.saturating_mul(mr).saturating_add(from);
@@ -115,6 +119,10 @@ pub(crate) struct DepthwisePixelArgs<T> {
     pub(crate) places: *const u32,
     pub(crate) row_taps: usize,
     pub(crate) columns: PixelColumns,
+    /// Bytes from a column to that of the next tap, and from the weights of a tap to those of the next.
+    pub(crate) column_bytes: usize,
+    pub(crate) tap_bytes: isize,
+    pub(crate) is_far: bool,
     pub(crate) w: *const T,
     /// Channels of a group.
     pub(crate) group: usize,
@@ -215,7 +223,7 @@ impl<T: Copy> DepthwisePixelKernel<T> {
         } else {
             core::ptr::null()
         };
-        let PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns } = *x;
+        let PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns, is_far } = *x;
         let store = epilogue.checked(y, ld, pixels, channels);
         assert!(rows <= 1 || tiles.saturating_mul(self.mr) <= width, "rows of Y overlap");
         if channels == 0 {
@@ -233,6 +241,10 @@ impl<T: Copy> DepthwisePixelKernel<T> {
             // Rows without taps have no weights, and their numbers are not checked.
             row_taps: if columns.taps > 0 { numbers.len() } else { 0 },
             columns,
+            // Wrapping: a single column and a single tap may have any distance to the next.
+            column_bytes: columns.spacing.wrapping_mul(columns.pixel).wrapping_mul(size_of::<T>()),
+            tap_bytes: columns.step.wrapping_mul((group * channels * size_of::<T>()) as isize),
+            is_far,
             w: w.as_ptr(),
             group,
             spread,

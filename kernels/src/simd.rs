@@ -11,17 +11,20 @@ pub(crate) trait Value: Copy + Default + 'static {
     /// Bounds that clamp nothing.
     const LEAST: Self;
     const MOST: Self;
+    /// Whether padding adds nothing to a sum. In units of bytes it stands for a zero point.
+    const HAS_ZERO: bool;
 }
 
 macro_rules! value {
-    ($($t:ident: $least:ident to $most:ident;)+) => {$(
+    ($($t:ident: $least:ident to $most:ident, $has_zero:literal;)+) => {$(
         impl Value for $t {
             const LEAST: Self = $t::$least;
             const MOST: Self = $t::$most;
+            const HAS_ZERO: bool = $has_zero;
         }
     )+};
 }
-value!(f32: NEG_INFINITY to INFINITY; f64: NEG_INFINITY to INFINITY; i32: MIN to MAX;);
+value!(f32: NEG_INFINITY to INFINITY, true; f64: NEG_INFINITY to INFINITY, true; i32: MIN to MAX, false;);
 
 /// A vector of sums, and how products are added to it: what the tile of a GEMM needs.
 ///

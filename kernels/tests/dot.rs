@@ -135,6 +135,7 @@ fn depthwise_tiles_are_sums_of_products() {
                     numbers: &[0],
                     places: &[0],
                     columns,
+                    is_far: false,
                 };
                 let mut sums = vec![77; mr * channels];
                 kernel.run(&rows, (&w, 1), &mut Dest::from_slice(&mut sums), channels, &kept_sums(&no_bias));

@@ -213,7 +213,8 @@ fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, numbers: &mut Numbers, layer
     };
     let places: Vec<_> = places.map(place).collect();
     let (numbers, places) = (&numbers[..], &places[..]);
-    let operand = PixelRows { x: &x, zeros: &zeros, channels, rows, width, tiles, from, numbers, places, columns };
+    let operand =
+        PixelRows { x: &x, zeros: &zeros, channels, rows, width, tiles, from, numbers, places, columns, is_far: true };
     let in_type = match activation {
         Activation::Clamp(lo, hi) => Activation::Clamp(T::from_f64(lo), T::from_f64(hi)),
         Activation::LeakyRelu(alpha) => Activation::LeakyRelu(T::from_f64(alpha)),
@@ -294,12 +295,13 @@ fn nan_and_infinities_pass() {
                     numbers: &[0],
                     places: &[place],
                     columns,
+                    is_far: false,
                 };
                 let y = stored(kernel, &operand, (&w, 1), &[T::ONE; 3], Activation::Clamp(T::ZERO, T::from_f64(6.0)));
                 for pixel in y.chunks(channels).map(|pixel| [0, 1, 2].map(|c| pixel[c].to_f64())) {
                     let is_right = match (place, count) {
-                        // Columns that a row does not have are zeros, whose weights count.
-                        (0, 0) => pixel[..2] == [1.0; 2] && pixel[2].is_nan(),
+                        // Columns that a row does not have are zeros, whose products may be left out.
+                        (0, 0) => pixel[..2] == [1.0; 2] && (pixel[2] == 1.0 || pixel[2].is_nan()),
                         (0, _) => pixel[0].is_nan() && pixel[1..] == [6.0; 2],
                         // A row of padding is left out, and its weights with it.
                         _ => pixel == [1.0; 3],
@@ -393,6 +395,7 @@ impl<T: Real> Wide<T> {
             numbers: &[0, columns.taps as u32],
             places: &[place; 2],
             columns,
+            is_far: false,
         };
         let y = stored(kernel, &operand, (w, *group), bias, Activation::IDENTITY);
         y[..Self::PIXELS * channels].iter().map(|y| y.to_f64().to_bits()).collect()
@@ -435,6 +438,7 @@ fn refusal<T: Real>(
             numbers: &[5, 8],
             places: &[30, PixelTaps::ZEROS, 0, 41],
             columns,
+            is_far: false,
         };
         let mut ld = channels;
         change(&mut operand, &mut ld);
@@ -588,5 +592,17 @@ fn without_taps_pixels_are_biases() {
 fn without_taps<T: Real>(mr: usize, zeros: &[T]) -> PixelRows<'_, T> {
     let columns = PixelColumns { first: -7, advance: 2, taps: 3, spacing: 1, step: 1, count: 0, pixel: 2 };
     let width = 3 * mr;
-    PixelRows { x: &[], zeros, channels: 2, rows: 2, width, tiles: 3, from: 0, numbers: &[], places: &[], columns }
+    PixelRows {
+        x: &[],
+        zeros,
+        channels: 2,
+        rows: 2,
+        width,
+        tiles: 3,
+        from: 0,
+        numbers: &[],
+        places: &[],
+        columns,
+        is_far: false,
+    }
 }

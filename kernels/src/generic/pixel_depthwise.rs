@@ -10,7 +10,8 @@
 use crate::activation::{ActivateArgs, Activation};
 use crate::pixel::{PixelStore, PixelTaps};
 use crate::pixel_depthwise::{DepthwisePixelArgs, PixelColumns, fits_groups};
-use crate::simd::{Accumulator, Simd, Value};
+use crate::simd::{Accumulator, Simd, Value, prefetch};
+use crate::ukernel::Prefetch;
 
 /// Tiles of `MR` pixels, of which `NRV` vectors of channels are summed at a time, or one where the taps of a row
 /// share columns.
@@ -346,7 +347,8 @@ unsafe fn block_of_rows<
     // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
-        for reader in (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c)) {
+        let readers = (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c));
+        for reader in readers.clone() {
             if KW > 0 {
                 shared_taps::<V, MR, KW, S, WHOLE, INSIDE>(args, reader, n, &mut acc);
                 continue;
@@ -359,6 +361,18 @@ unsafe fn block_of_rows<
             while taps > done {
                 shared_taps::<V, MR, 2, S, WHOLE, INSIDE>(args, reader.behind(args, done), n, &mut acc);
                 done += 2;
+            }
+        }
+        if args.is_far && (c * size_of::<V::Elem>()).is_multiple_of(Prefetch::LINE) {
+            // The rows before the last one were the last ones of tiles above.
+            if let Some(RowReader { x, .. }) = readers.last() {
+                let read = (MR - 1) * S + args.columns.taps;
+                for column in read..read + MR * S {
+                    prefetch(x.wrapping_byte_add(column.wrapping_mul(args.column_bytes)));
+                }
+            }
+            for pixel in tile.pixel + MR..tile.pixel + 2 * MR {
+                prefetch(args.store.y.wrapping_add(pixel * args.store.ld + c));
             }
         }
         finish::<V, MR, 1, WHOLE>(args, &mut acc, tile.pixel, c, n);
@@ -383,24 +397,31 @@ unsafe fn shared_taps<
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
-    // Read before the loads that stay in order, behind each of which memory may be another one to the compiler.
-    let (spacing, elements) = (args.columns.spacing, args.columns.spacing.wrapping_mul(args.columns.pixel));
+    // Read before the loads that stay in order, behind each of which memory may be another one to the compiler. Bytes,
+    // because an address that is multiplied by the size of an element is ready a cycle later.
+    let (spacing, bytes) = (args.columns.spacing, args.column_bytes);
     // SAFETY: the caller's promise.
     unsafe {
         let mut weights = [V::splat(V::Elem::default()); KW];
         for k in 0..KW {
-            weights[k] = row::<V, 1, WHOLE>(reader.behind(args, k).w, n)[0];
+            let w = reader.w.wrapping_byte_offset((k as isize).wrapping_mul(args.tap_bytes));
+            weights[k] = row::<V, 1, WHOLE>(w, n)[0];
         }
+        // None if the column is padding that adds nothing.
         let mut next = || {
-            let x = row::<V, 1, WHOLE>(reader.place::<INSIDE>(), n)[0];
-            reader.x = V::in_order(reader.x.wrapping_add(elements));
+            let is_there = INSIDE || reader.column < reader.count;
+            let x = match is_there {
+                false if const { V::Elem::HAS_ZERO } => None,
+                _ => Some(row::<V, 1, WHOLE>(if is_there { reader.x } else { reader.zeros }, n)[0]),
+            };
+            reader.x = V::in_order(reader.x.wrapping_byte_add(bytes));
             reader.column = reader.column.wrapping_add(spacing);
             x
         };
         // For each pixel the columns that lie before what the next one reads first.
         for p in 0..MR {
             for s in 0..S {
-                let x = next();
+                let Some(x) = next() else { continue };
                 for k in 0..KW {
                     if k % S == s && k / S <= p {
                         let sum = &mut acc[p - k / S][0];
@@ -411,7 +432,7 @@ unsafe fn shared_taps<
         }
         // Those that only the last pixels read.
         for j in S..KW {
-            let x = next();
+            let Some(x) = next() else { continue };
             for k in j..KW {
                 if (k - j).is_multiple_of(S) && (k - j) / S < MR {
                     let sum = &mut acc[MR - 1 - (k - j) / S][0];
@@ -434,8 +455,7 @@ unsafe fn finish<V: Accumulator, const MR: usize, const NRV: usize, const WHOLE:
     c: usize,
     n: usize,
 ) {
-    // Hidden from LLVM, which would otherwise read all of it before the loop, and spill it.
-    let PixelStore { y, ld, residual, residual_ld, activation, .. } = *core::hint::black_box(&args.store);
+    let PixelStore { y, ld, residual, residual_ld, activation, .. } = args.store;
     // SAFETY: the caller's promise. All offsets stay in what PixelStore names.
     unsafe {
         if !residual.is_null() {

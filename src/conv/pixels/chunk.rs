@@ -30,7 +30,7 @@ pub(super) struct ChunkScratch<A> {
 
 /// A chunk of tiles, and where they read X.
 pub(super) struct PixelChunk<'a, A> {
-    tiling: &'a PixelTiling,
+    pub(super) tiling: &'a PixelTiling,
     /// Of X.
     strides: Strides,
     pub(super) tiles: &'a TiledPhase,

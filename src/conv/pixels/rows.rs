@@ -67,6 +67,7 @@ impl<A: Copy> PixelChunk<'_, A> {
                     numbers,
                     places: rows_of_x,
                     columns,
+                    is_far: self.tiling.is_far,
                 },
             );
         }

@@ -14,7 +14,7 @@ use crate::conv::shares::TASKS_PER_THREAD;
 use crate::conv::{planes, view};
 use crate::element::Element;
 use crate::exec::split::{Patch, Span};
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Machine, NEAR_Y_BYTES, Work};
 use crate::{Axis, Geometry, Layout};
 
 /// Entries of the table of a tile, at most.
@@ -145,6 +145,8 @@ pub(super) struct PixelTiling {
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     pub(super) entries: usize,
     pub(super) chunk: usize,
+    /// Whether X, which is read in place, and Y are so large that the caches have neither.
+    pub(super) is_far: bool,
 }
 
 impl PixelTiling {
@@ -174,7 +176,8 @@ impl PixelTiling {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
         let x = needs.x;
-        let mut new = Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0 };
+        let is_far = is_in_place && geometry.input_len() * x.bytes > NEAR_Y_BYTES;
+        let mut new = Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0, is_far };
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes);
         let chunk = new.chunk_tiles(needs, phases.len(), (bytes, threads));
         new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
