@@ -20,6 +20,10 @@ use crate::{Axis, Geometry, Layout};
 /// Entries of the table of a tile, at most.
 const MOST_ENTRIES: usize = 1 << 16;
 
+/// Bytes of the channels of a pixel, from which on tiles prefetch what the next ones read and write. The CPU prefetches
+/// shorter pixels itself, because a tile reads them nearly one behind the other.
+const LONG_PIXEL_BYTES: usize = 256;
+
 /// Tiles of a plane of the last two axes, if planes are cut into tiles, at least. Smaller planes would have
 /// many small tiles: images are cut.
 const TILES_OF_PLANE: usize = 4;
@@ -145,7 +149,7 @@ pub(super) struct PixelTiling {
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     pub(super) entries: usize,
     pub(super) chunk: usize,
-    /// Whether X, which is read in place, and Y are so large that the caches have neither.
+    /// Whether X is read in place, and Y is so large that the caches have neither.
     pub(super) is_far: bool,
 }
 
@@ -176,7 +180,8 @@ impl PixelTiling {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
         let x = needs.x;
-        let is_far = is_in_place && geometry.input_len() * x.bytes > NEAR_Y_BYTES;
+        let is_long = geometry.out_channels * x.bytes >= LONG_PIXEL_BYTES;
+        let is_far = is_in_place && is_long && geometry.output_len() * x.bytes > NEAR_Y_BYTES;
         let mut new = Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0, is_far };
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes);
         let chunk = new.chunk_tiles(needs, phases.len(), (bytes, threads));
