@@ -10,8 +10,8 @@ use crate::ukernel::common_getters;
 use crate::unit::Unit;
 
 /// Which columns of a row of X the pixels of a row of Y read: pixel i reads, through tap k, column
-/// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are zeros, whose products may be
-/// left out.
+/// `first + i * advance + k * spacing`. Columns from `count` on, and those below 0, are `zeros`. Their products may be left
+/// out, unless X has units.
 #[derive(Debug, Clone, Copy)]
 pub struct PixelColumns {
     /// The column of pixel 0 through tap 0.
@@ -66,9 +66,9 @@ pub struct PixelRows<'a, T> {
     pub places: &'a [u32],
     /// What a row of pixels reads of a row of X.
     pub columns: PixelColumns,
-    /// Whether X and Y are so large that the caches have neither. Then a tile prefetches what the next one reads first,
-    /// and where that stores.
-    pub is_far: bool,
+    /// Whether a tile prefetches for the next one: columns of the row that is furthest on in X, and pixels of Y. Kernels do so
+    /// where taps share columns. It changes no result.
+    pub prefetches_next: bool,
 }
 
 impl<T> PixelRows<'_, T> {
@@ -106,7 +106,8 @@ impl<T> PixelRows<'_, T> {
 /// [`PixelTaps::ZEROS`], `x + place + column * columns.pixel` is readable for `channels` elements for each of the
 /// columns that there are, and so is `zeros`. For each tap, `w + number * group * channels` is readable for
 /// `group * channels`. `store` is valid as [`PixelStore`] states, and has the channels. If `group` is above 1, it
-/// divides the lanes of a vector, and `spread` has, for each channel of a group, the [words](Simd::permute) of a vector
+/// divides the lanes of a vector. `column_bytes` is `columns.spacing * columns.pixel`, and `tap_bytes` is `columns.step *
+/// group * channels`, in bytes. `spread` has, for each channel of a group, the [words](Simd::permute) of a vector
 /// whose groups are that channel alone.
 pub(crate) struct DepthwisePixelArgs<T> {
     pub(crate) rows: usize,
@@ -122,7 +123,7 @@ pub(crate) struct DepthwisePixelArgs<T> {
     /// Bytes from a column to that of the next tap, and from the weights of a tap to those of the next.
     pub(crate) column_bytes: usize,
     pub(crate) tap_bytes: isize,
-    pub(crate) is_far: bool,
+    pub(crate) prefetches_next: bool,
     pub(crate) w: *const T,
     /// Channels of a group.
     pub(crate) group: usize,
@@ -223,7 +224,7 @@ impl<T: Copy> DepthwisePixelKernel<T> {
         } else {
             core::ptr::null()
         };
-        let PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns, is_far } = *x;
+        let PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns, prefetches_next } = *x;
         let store = epilogue.checked(y, ld, pixels, channels);
         assert!(rows <= 1 || tiles.saturating_mul(self.mr) <= width, "rows of Y overlap");
         if channels == 0 {
@@ -243,8 +244,8 @@ impl<T: Copy> DepthwisePixelKernel<T> {
             columns,
             // Wrapping: a single column and a single tap may have any distance to the next.
             column_bytes: columns.spacing.wrapping_mul(columns.pixel).wrapping_mul(size_of::<T>()),
-            tap_bytes: columns.step.wrapping_mul((group * channels * size_of::<T>()) as isize),
-            is_far,
+            tap_bytes: columns.step.wrapping_mul(group.wrapping_mul(channels * size_of::<T>()) as isize),
+            prefetches_next,
             w: w.as_ptr(),
             group,
             spread,

@@ -11,16 +11,17 @@ pub(crate) trait Value: Copy + Default + 'static {
     /// Bounds that clamp nothing.
     const LEAST: Self;
     const MOST: Self;
-    /// Whether padding adds nothing to a sum. In units of bytes it stands for a zero point.
-    const HAS_ZERO: bool;
+    /// Whether products with padding may be left out, because padding is zero and weights are finite. Units have one type, and
+    /// padding of some of them is a zero point.
+    const LEAVES_OUT_PADDING: bool;
 }
 
 macro_rules! value {
-    ($($t:ident: $least:ident to $most:ident, $has_zero:literal;)+) => {$(
+    ($($t:ident: $least:ident to $most:ident, $leaves_out:literal;)+) => {$(
         impl Value for $t {
             const LEAST: Self = $t::$least;
             const MOST: Self = $t::$most;
-            const HAS_ZERO: bool = $has_zero;
+            const LEAVES_OUT_PADDING: bool = $leaves_out;
         }
     )+};
 }

@@ -118,12 +118,14 @@ fn depthwise_tiles_are_sums_of_products() {
         let numbers = &mut Numbers(8);
         for (kernel, channels) in kernels.depthwise().iter().flat_map(|kernel| [1, 8, 21, 70].map(|c| (kernel, c))) {
             for (taps, advance) in [(1, 1), (3, 1), (3, 2), (5, 1), (5, 2), (4, 1), (2, 3)] {
-                let (mr, width) = (kernel.mr(), 9);
-                let x = operands(numbers, kernels.unit(), width * channels);
+                // The weights of taps in their order, or in the opposite one as for ConvTranspose.
+                let (mr, width, is_reversed) = (kernel.mr(), 9, taps + advance > 5);
+                let (first, step) = if is_reversed { (taps - 1, -1) } else { (0, 1) };
+                let x_pixel = channels + numbers.below(3) as usize;
+                let x = operands(numbers, kernels.unit(), width * x_pixel);
                 let w = operands(numbers, kernels.unit(), taps * channels);
                 let (zeros, no_bias) = (operands(numbers, kernels.unit(), channels), vec![0; channels]);
-                let columns =
-                    PixelColumns { first: -1, advance, taps, spacing: 1, step: 1, count: width, pixel: channels };
+                let columns = PixelColumns { first: -1, advance, taps, spacing: 1, step, count: width, pixel: x_pixel };
                 let rows = PixelRows {
                     x: &x,
                     zeros: &zeros,
@@ -132,10 +134,10 @@ fn depthwise_tiles_are_sums_of_products() {
                     width: mr,
                     tiles: 1,
                     from: 0,
-                    numbers: &[0],
+                    numbers: &[first as u32],
                     places: &[0],
                     columns,
-                    is_far: false,
+                    prefetches_next: false,
                 };
                 let mut sums = vec![77; mr * channels];
                 kernel.run(&rows, (&w, 1), &mut Dest::from_slice(&mut sums), channels, &kept_sums(&no_bias));
@@ -144,8 +146,8 @@ fn depthwise_tiles_are_sums_of_products() {
                     let product = |tap: usize| {
                         let column = usize::try_from(pixel * advance as isize + tap as isize - 1);
                         let column = column.ok().filter(|column| *column < width);
-                        let x = column.map_or(zeros[c], |column| x[column * channels + c]);
-                        products(kernels.unit(), x, w[tap * channels + c])
+                        let x = column.map_or(zeros[c], |column| x[column * x_pixel + c]);
+                        products(kernels.unit(), x, w[(first as isize + step * tap as isize) as usize * channels + c])
                     };
                     let expected: i64 = (0..taps).map(product).sum();
                     assert_eq!(*sum, expected as i32, "{kernel:?}, {channels} channels, {taps} taps, sum {i}");

@@ -213,8 +213,19 @@ fn layer<T: Real>(kernel: &DepthwisePixelKernel<T>, numbers: &mut Numbers, layer
     };
     let places: Vec<_> = places.map(place).collect();
     let (numbers, places) = (&numbers[..], &places[..]);
-    let operand =
-        PixelRows { x: &x, zeros: &zeros, channels, rows, width, tiles, from, numbers, places, columns, is_far: true };
+    let operand = PixelRows {
+        x: &x,
+        zeros: &zeros,
+        channels,
+        rows,
+        width,
+        tiles,
+        from,
+        numbers,
+        places,
+        columns,
+        prefetches_next: true,
+    };
     let in_type = match activation {
         Activation::Clamp(lo, hi) => Activation::Clamp(T::from_f64(lo), T::from_f64(hi)),
         Activation::LeakyRelu(alpha) => Activation::LeakyRelu(T::from_f64(alpha)),
@@ -295,7 +306,7 @@ fn nan_and_infinities_pass() {
                     numbers: &[0],
                     places: &[place],
                     columns,
-                    is_far: false,
+                    prefetches_next: false,
                 };
                 let y = stored(kernel, &operand, (&w, 1), &[T::ONE; 3], Activation::Clamp(T::ZERO, T::from_f64(6.0)));
                 for pixel in y.chunks(channels).map(|pixel| [0, 1, 2].map(|c| pixel[c].to_f64())) {
@@ -314,7 +325,7 @@ fn nan_and_infinities_pass() {
     for_each_kernel!(check);
 }
 
-/// Kernels of all heights have the same sums, to the bit, whether tiles are inside of X or at its edges.
+/// Kernels of all heights have the same sums of finite weights, to the bit, whether tiles are inside of X or at its edges.
 #[test]
 fn sums_do_not_depend_on_tiles() {
     fn check<T: Real>(isa: Isa) {
@@ -395,7 +406,7 @@ impl<T: Real> Wide<T> {
             numbers: &[0, columns.taps as u32],
             places: &[place; 2],
             columns,
-            is_far: false,
+            prefetches_next: false,
         };
         let y = stored(kernel, &operand, (w, *group), bias, Activation::IDENTITY);
         y[..Self::PIXELS * channels].iter().map(|y| y.to_f64().to_bits()).collect()
@@ -438,7 +449,7 @@ fn refusal<T: Real>(
             numbers: &[5, 8],
             places: &[30, PixelTaps::ZEROS, 0, 41],
             columns,
-            is_far: false,
+            prefetches_next: true,
         };
         let mut ld = channels;
         change(&mut operand, &mut ld);
@@ -603,6 +614,6 @@ fn without_taps<T: Real>(mr: usize, zeros: &[T]) -> PixelRows<'_, T> {
         numbers: &[],
         places: &[],
         columns,
-        is_far: false,
+        prefetches_next: false,
     }
 }

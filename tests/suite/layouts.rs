@@ -110,6 +110,28 @@ fn groups_of_few_channels_agree() {
     for_each_type!(check());
 }
 
+/// Y is larger than 4 MiB, so that tiles prefetch what the next ones read and write: at the end of X and Y, too.
+#[test]
+fn depthwise_layers_of_large_outputs_prefetch() {
+    let transposed = ConvTranspose::new([64, 1, 3, 4]).group(64);
+    for layer in [
+        Layer::new(Conv::new([64, 1, 3, 3]).group(64).pads([1, 1, 1, 1]), [1, 64, 129, 131]),
+        Layer::new(Conv::new([64, 1, 5, 5]).group(64).strides([2, 2]).pads([2, 2, 2, 2]), [1, 64, 259, 257]),
+        Layer::new(transposed.strides([2, 2]).pads([1, 1, 1, 1]), [1, 64, 66, 66]),
+    ] {
+        let layer = layer.channels_last();
+        let geometry = layer.geometry();
+        assert!(geometry.output_len() * 4 > 4 << 20, "{layer}");
+        let operands = Operands::<f32>::uniform(&geometry, 7).with_bias(&geometry);
+        let oracle = Oracle::new(&geometry, &operands);
+        for isa in isas() {
+            let planner = Planner::new().isa(isa).algorithm(named("pixel-depthwise"));
+            let y = operands.run(&planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap());
+            assert_eq!(oracle.check(named("pixel-depthwise"), Activation::None, &y), Ok(()), "{isa}, {layer}");
+        }
+    }
+}
+
 /// X, residual and Y are channels of wider tensors. What lies between their pixels is not touched.
 #[test]
 fn pixels_of_wider_tensors_are_read_and_written_in_place() {

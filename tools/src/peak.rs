@@ -262,7 +262,19 @@ impl<T: Real> DepthwisePixels<T> {
         let (count, pixel) = (Self::columns(mr), channels);
         let columns = PixelColumns { first: 0, advance: 1, taps: Self::TAPS, spacing: 1, step: 1, count, pixel };
         let (rows, width, tiles, from) = (Self::ROWS, mr, 1, 0);
-        let x = PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns, is_far: false };
+        let x = PixelRows {
+            x,
+            zeros,
+            channels,
+            rows,
+            width,
+            tiles,
+            from,
+            numbers,
+            places,
+            columns,
+            prefetches_next: false,
+        };
         let activation = activation_kernel(kernel.isa(), Activation::IDENTITY);
         let epilogue = PixelEpilogue { bias, residual: Residual::NONE, residual_ld: 0, activation };
         kernel.run(&x, (w, 1), &mut Dest::from_slice(y), channels, &epilogue);

@@ -234,7 +234,9 @@ fn pixels<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
             return Ok(());
         }
         let RowTiles { rows, width, tiles, from, ref numbers, ref places, .. } = tiles;
-        let operand = PixelRows { x: &x, zeros: &zeros, channels, rows, width, tiles, from, numbers, places, columns };
+        let (x, zeros, prefetches_next) = (&x[..], &zeros[..], u.arbitrary()?);
+        let operand =
+            PixelRows { x, zeros, channels, rows, width, tiles, from, numbers, places, columns, prefetches_next };
         return stored_pixels(u, isa, size, |y, ld, epilogue| kernel.run(&operand, (&w, group), y, ld, epilogue));
     }
     let kernel = u.choose(pixel_kernels::<T>(isa))?;

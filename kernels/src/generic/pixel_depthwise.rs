@@ -1,7 +1,7 @@
 //! The depthwise kernel with vectors along channels, for tensors whose channels are neighbours.
 //!
 //! MR pixels of a row stay in registers over all taps. Where the taps of a row of the kernel read the same columns of X
-//! as their neighbours, a column is loaded once for all of them. Otherwise a tap loads its weights once, and takes one
+//! as their neighbours, a column is loaded once for all of them, and columns of padding are left out. Otherwise a tap loads its weights once, and takes one
 //! multiply-add for each pixel and vector, with X from memory.
 //!
 //! A group of several channels is a part of a vector. Then a vector of X stays in a register, and each of the group's
@@ -68,7 +68,7 @@ pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(arg
 fn taps_between<T, const MR: usize>(args: &DepthwisePixelArgs<T>) -> usize {
     let PixelColumns { advance, spacing, taps, .. } = args.columns;
     match advance {
-        _ if const { MR == 1 } || taps == 1 => 0,
+        _ if const { MR == 1 } || taps <= 1 => 0,
         advance if advance == spacing => 1,
         advance if advance == 2 * spacing => 2,
         _ => 0,
@@ -158,9 +158,8 @@ impl<T> RowReader<T> {
     /// What the same pixel reads through the `taps`-th tap behind this one.
     #[inline(always)]
     fn behind(&self, args: &DepthwisePixelArgs<T>, taps: usize) -> Self {
-        let (ld, columns) = (args.group * args.store.channels, taps * args.columns.spacing);
-        let w = self.w.wrapping_offset(taps as isize * args.columns.step * ld as isize);
-        Self { w, ..self.right(args, columns) }
+        let w = self.w.wrapping_byte_offset((taps as isize).wrapping_mul(args.tap_bytes));
+        Self { w, ..self.right(args, taps * args.columns.spacing) }
     }
 
     /// So many columns further on, with the same weights.
@@ -170,16 +169,22 @@ impl<T> RowReader<T> {
         Self { x, column: self.column.wrapping_add(columns), ..*self }
     }
 
-    /// The column, which is one of the row if the tile is `INSIDE`.
+    /// Whether the row has the column.
     #[inline(always)]
-    fn place<const INSIDE: bool>(&self) -> *const T {
-        if INSIDE || self.column < self.count { self.x } else { self.zeros }
+    fn is_there(&self) -> bool {
+        self.column < self.count
+    }
+
+    /// The column, or zeros.
+    #[inline(always)]
+    fn place(&self) -> *const T {
+        if self.is_there() { self.x } else { self.zeros }
     }
 
     /// What pixel `i` reads through the tap.
     #[inline(always)]
     fn pixel(&self, args: &DepthwisePixelArgs<T>, i: usize) -> *const T {
-        self.right(args, i * args.columns.advance).place::<false>()
+        self.right(args, i * args.columns.advance).place()
     }
 }
 
@@ -344,7 +349,8 @@ unsafe fn block_of_rows<
     c: usize,
     n: usize,
 ) {
-    // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names.
+    // SAFETY: the caller's promise. All offsets stay in what DepthwisePixelArgs names, but those that
+    // are prefetched, which may be any.
     unsafe {
         let mut acc = [row::<V, 1, WHOLE>(args.store.bias.add(c), n); MR];
         let readers = (0..args.row_taps).filter_map(|row| RowReader::first(args, tile, row, c));
@@ -363,9 +369,9 @@ unsafe fn block_of_rows<
                 done += 2;
             }
         }
-        if args.is_far && (c * size_of::<V::Elem>()).is_multiple_of(Prefetch::LINE) {
-            // The rows before the last one were the last ones of tiles above.
-            if let Some(RowReader { x, .. }) = readers.last() {
+        if args.prefetches_next && (c * size_of::<V::Elem>()).is_multiple_of(Prefetch::LINE) {
+            // With a stride of 1 from row to row, tiles above have read the other rows.
+            if let Some(RowReader { x, .. }) = readers.max_by_key(|reader| reader.x) {
                 let read = (MR - 1) * S + args.columns.taps;
                 for column in read..read + MR * S {
                     prefetch(x.wrapping_byte_add(column.wrapping_mul(args.column_bytes)));
@@ -397,22 +403,21 @@ unsafe fn shared_taps<
     n: usize,
     acc: &mut [[V; 1]; MR],
 ) {
-    // Read before the loads that stay in order, behind each of which memory may be another one to the compiler. Bytes,
-    // because an address that is multiplied by the size of an element is ready a cycle later.
+    // These are read here, because the compiler assumes that loads in order change memory. A distance in bytes is added
+    // without a multiplication.
     let (spacing, bytes) = (args.columns.spacing, args.column_bytes);
     // SAFETY: the caller's promise.
     unsafe {
         let mut weights = [V::splat(V::Elem::default()); KW];
         for k in 0..KW {
-            let w = reader.w.wrapping_byte_offset((k as isize).wrapping_mul(args.tap_bytes));
-            weights[k] = row::<V, 1, WHOLE>(w, n)[0];
+            weights[k] = row::<V, 1, WHOLE>(reader.behind(args, k).w, n)[0];
         }
         // None if the column is padding that adds nothing.
         let mut next = || {
-            let is_there = INSIDE || reader.column < reader.count;
-            let x = match is_there {
-                false if const { V::Elem::HAS_ZERO } => None,
-                _ => Some(row::<V, 1, WHOLE>(if is_there { reader.x } else { reader.zeros }, n)[0]),
+            let x = match INSIDE || reader.is_there() {
+                true => Some(row::<V, 1, WHOLE>(reader.x, n)[0]),
+                false if const { V::Elem::LEAVES_OUT_PADDING } => None,
+                false => Some(row::<V, 1, WHOLE>(reader.zeros, n)[0]),
             };
             reader.x = V::in_order(reader.x.wrapping_byte_add(bytes));
             reader.column = reader.column.wrapping_add(spacing);

@@ -67,7 +67,7 @@ impl<A: Copy> PixelChunk<'_, A> {
                     numbers,
                     places: rows_of_x,
                     columns,
-                    is_far: self.tiling.is_far,
+                    prefetches_next: self.tiling.prefetches_next,
                 },
             );
         }

@@ -20,8 +20,8 @@ use crate::{Axis, Geometry, Layout};
 /// Entries of the table of a tile, at most.
 const MOST_ENTRIES: usize = 1 << 16;
 
-/// Bytes of the channels of a pixel, from which on tiles prefetch what the next ones read and write. The CPU prefetches
-/// shorter pixels itself, because a tile reads them nearly one behind the other.
+/// With at least so many bytes in a pixel, tiles of a large Y prefetch for the next ones. The CPU prefetches shorter pixels
+/// itself, because what a tile reads of them is nearly contiguous.
 const LONG_PIXEL_BYTES: usize = 256;
 
 /// Tiles of a plane of the last two axes, if planes are cut into tiles, at least. Smaller planes would have
@@ -149,8 +149,9 @@ pub(super) struct PixelTiling {
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     pub(super) entries: usize,
     pub(super) chunk: usize,
-    /// Whether X is read in place, and Y is so large that the caches have neither.
-    pub(super) is_far: bool,
+    /// Whether tiles prefetch for the next ones: X is read in place, Y is larger than the caches keep, and a pixel has several
+    /// cache lines.
+    pub(super) prefetches_next: bool,
 }
 
 impl PixelTiling {
@@ -181,8 +182,9 @@ impl PixelTiling {
         }
         let x = needs.x;
         let is_long = geometry.out_channels * x.bytes >= LONG_PIXEL_BYTES;
-        let is_far = is_in_place && is_long && geometry.output_len() * x.bytes > NEAR_Y_BYTES;
-        let mut new = Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0, is_far };
+        let prefetches_next = source.copy.is_none() && is_long && geometry.output_len() * x.bytes > NEAR_Y_BYTES;
+        let mut new =
+            Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0, prefetches_next };
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes);
         let chunk = new.chunk_tiles(needs, phases.len(), (bytes, threads));
         new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
