@@ -66,7 +66,7 @@ pub struct PixelRows<'a, T> {
     pub places: &'a [u32],
     /// What a row of pixels reads of a row of X.
     pub columns: PixelColumns,
-    /// Whether a tile prefetches for the next one: columns of the row that is furthest on in X, and pixels of Y. Kernels do so
+    /// Whether a tile prefetches for the next one: columns of the last row of X, and pixels of Y. Kernels do so
     /// where taps share columns. It changes no result.
     pub prefetches_next: bool,
 }

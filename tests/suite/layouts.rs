@@ -110,7 +110,7 @@ fn groups_of_few_channels_agree() {
     for_each_type!(check());
 }
 
-/// Y is larger than 4 MiB, so that tiles prefetch what the next ones read and write: at the end of X and Y, too.
+/// Y is larger than 4 MiB, so that tiles of Conv prefetch what the next ones read and write: at the end of X and Y, too.
 #[test]
 fn depthwise_layers_of_large_outputs_prefetch() {
     let transposed = ConvTranspose::new([64, 1, 3, 4]).group(64);

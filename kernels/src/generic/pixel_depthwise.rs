@@ -158,8 +158,9 @@ impl<T> RowReader<T> {
     /// What the same pixel reads through the `taps`-th tap behind this one.
     #[inline(always)]
     fn behind(&self, args: &DepthwisePixelArgs<T>, taps: usize) -> Self {
-        let w = self.w.wrapping_byte_offset((taps as isize).wrapping_mul(args.tap_bytes));
-        Self { w, ..self.right(args, taps * args.columns.spacing) }
+        let (ld, columns) = (args.group * args.store.channels, taps * args.columns.spacing);
+        let w = self.w.wrapping_offset(taps as isize * args.columns.step * ld as isize);
+        Self { w, ..self.right(args, columns) }
     }
 
     /// So many columns further on, with the same weights.
@@ -370,8 +371,8 @@ unsafe fn block_of_rows<
             }
         }
         if args.prefetches_next && (c * size_of::<V::Elem>()).is_multiple_of(Prefetch::LINE) {
-            // With a stride of 1 from row to row, tiles above have read the other rows.
-            if let Some(RowReader { x, .. }) = readers.max_by_key(|reader| reader.x) {
+            // With a stride of 1 from row to row, tiles above have read the rows before the last one.
+            if let Some(RowReader { x, .. }) = readers.last() {
                 let read = (MR - 1) * S + args.columns.taps;
                 for column in read..read + MR * S {
                     prefetch(x.wrapping_byte_add(column.wrapping_mul(args.column_bytes)));
@@ -410,14 +411,15 @@ unsafe fn shared_taps<
     unsafe {
         let mut weights = [V::splat(V::Elem::default()); KW];
         for k in 0..KW {
-            weights[k] = row::<V, 1, WHOLE>(reader.behind(args, k).w, n)[0];
+            let w = reader.w.wrapping_byte_offset((k as isize).wrapping_mul(args.tap_bytes));
+            weights[k] = row::<V, 1, WHOLE>(w, n)[0];
         }
         // None if the column is padding that adds nothing.
         let mut next = || {
-            let x = match INSIDE || reader.is_there() {
-                true => Some(row::<V, 1, WHOLE>(reader.x, n)[0]),
+            let is_there = INSIDE || reader.is_there();
+            let x = match is_there {
                 false if const { V::Elem::LEAVES_OUT_PADDING } => None,
-                false => Some(row::<V, 1, WHOLE>(reader.zeros, n)[0]),
+                _ => Some(row::<V, 1, WHOLE>(if is_there { reader.x } else { reader.zeros }, n)[0]),
             };
             reader.x = V::in_order(reader.x.wrapping_byte_add(bytes));
             reader.column = reader.column.wrapping_add(spacing);

@@ -15,7 +15,7 @@ use crate::conv::{planes, view};
 use crate::element::Element;
 use crate::exec::split::{Patch, Span};
 use crate::machine::{Item, Machine, NEAR_Y_BYTES, Work};
-use crate::{Axis, Geometry, Layout};
+use crate::{Axis, Geometry, Layout, Op};
 
 /// Entries of the table of a tile, at most.
 const MOST_ENTRIES: usize = 1 << 16;
@@ -149,8 +149,8 @@ pub(super) struct PixelTiling {
     /// Entries of the table of a tile, and tiles of a chunk, at most.
     pub(super) entries: usize,
     pub(super) chunk: usize,
-    /// Whether tiles prefetch for the next ones: X is read in place, Y is larger than the caches keep, and a pixel has several
-    /// cache lines.
+    /// Whether tiles prefetch for the next ones: those of a Conv that reads X in place, if Y is larger than the caches keep, and
+    /// a pixel has several cache lines.
     pub(super) prefetches_next: bool,
 }
 
@@ -181,8 +181,11 @@ impl PixelTiling {
             return Err(alloc::format!("a tile has {taps} taps, whose places exceed {MOST_ENTRIES}"));
         }
         let x = needs.x;
+        // Rows of X follow one another in the order of taps.
+        let is_conv = geometry.op == Op::Conv;
         let is_long = geometry.out_channels * x.bytes >= LONG_PIXEL_BYTES;
-        let prefetches_next = source.copy.is_none() && is_long && geometry.output_len() * x.bytes > NEAR_Y_BYTES;
+        let prefetches_next =
+            source.copy.is_none() && is_conv && is_long && geometry.output_len() * x.bytes > NEAR_Y_BYTES;
         let mut new =
             Self { geometry, source, phases: Vec::new(), pixels, x, in_rows, entries, chunk: 0, prefetches_next };
         let bytes = (machine.block_l2_bytes() / 4).min(most_bytes);
