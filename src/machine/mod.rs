@@ -136,8 +136,8 @@ const MOST_BYTES: usize = 1 << 30;
 /// Bytes of the level 2 cache that blocks are made for, at most: see [`Machine::block_l2_bytes`].
 const MOST_BLOCK_L2_BYTES: usize = 1 << 20;
 /// Up to so many bytes of Y are still in the caches when a run, or the reader of Y, gets there. A larger
-/// Y is prefetched, with what tiles read of X, or written past the caches. An absolute size, because it was not measured with other
-/// caches.
+/// Y is prefetched, with what tiles read of X, or written past the caches. An absolute size, because it was not
+/// measured with other caches.
 pub(crate) const NEAR_Y_BYTES: usize = 4 << 20;
 /// Bounds of rates, latency and clock, within which estimates stay finite.
 const LEAST_RATE: f64 = 0.001;
