@@ -158,9 +158,8 @@ impl<T> RowReader<T> {
     /// What the same pixel reads through the `taps`-th tap behind this one.
     #[inline(always)]
     fn behind(&self, args: &DepthwisePixelArgs<T>, taps: usize) -> Self {
-        let (ld, columns) = (args.group * args.store.channels, taps * args.columns.spacing);
-        let w = self.w.wrapping_offset(taps as isize * args.columns.step * ld as isize);
-        Self { w, ..self.right(args, columns) }
+        let w = self.w.wrapping_byte_offset((taps as isize).wrapping_mul(args.tap_bytes));
+        Self { w, ..self.right(args, taps * args.columns.spacing) }
     }
 
     /// So many columns further on, with the same weights.
@@ -411,8 +410,7 @@ unsafe fn shared_taps<
     unsafe {
         let mut weights = [V::splat(V::Elem::default()); KW];
         for k in 0..KW {
-            let w = reader.w.wrapping_byte_offset((k as isize).wrapping_mul(args.tap_bytes));
-            weights[k] = row::<V, 1, WHOLE>(w, n)[0];
+            weights[k] = row::<V, 1, WHOLE>(reader.behind(args, k).w, n)[0];
         }
         // None if the column is padding that adds nothing.
         let mut next = || {
