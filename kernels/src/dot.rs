@@ -134,12 +134,14 @@ impl DotKernels {
         // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
         let Some(table) = table.filter(|_| O::BYTE.is_some()) else { return };
-        // Rows without gaps are like one.
-        let (rows, len) = if ld == len { (1, rows * len) } else { (rows, len) };
-        for i in 0..rows {
-            // SAFETY: these bytes were just written.
-            let row = unsafe { core::slice::from_raw_parts_mut(y.add(i * ld).cast::<u8>(), len) };
-            look_up(self.passes.isa(), table, row);
+        let y = y.cast::<u8>();
+        // SAFETY: these bytes were just written.
+        unsafe {
+            if ld == len {
+                look_up(self.passes.isa(), table, core::slice::from_raw_parts_mut(y, rows * len));
+            } else {
+                look_up_rows(self.passes.isa(), table, y, (rows, len, ld));
+            }
         }
     }
 }
@@ -150,15 +152,34 @@ impl fmt::Debug for DotKernels {
     }
 }
 
-/// Replaces bytes by entries of a table: those whose numbers they are.
+/// Replaces bytes by entries of a table: those whose numbers they are. It uses the instructions of an ISA, if that is
+/// available.
 pub fn look_up(isa: Isa, table: &[u8; 256], bytes: &mut [u8]) {
-    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-    if isa == Isa::Avx512 && has_vbmi() {
-        // SAFETY: the CPU has what it needs.
-        return unsafe { crate::x86_64::avx512::look_up(table, bytes) };
+    // Kernels look up two rows at a time.
+    let half = bytes.len() / 2;
+    let (halves, last) = bytes.split_at_mut(2 * half);
+    // SAFETY: the slice is two rows of so many bytes.
+    unsafe { look_up_rows(isa, table, halves.as_mut_ptr(), (2, half, half)) };
+    last.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
+}
+
+/// As [`look_up`], in `rows` rows of `len` bytes, `ld` bytes apart.
+///
+/// # Safety
+/// Memory: `p + i * ld` is writable for `len` initialised bytes for each i < `rows`.
+unsafe fn look_up_rows(isa: Isa, table: &[u8; 256], p: *mut u8, (rows, len, ld): (usize, usize, usize)) {
+    // SAFETY: the CPU has what the code needs, and the caller's promise of memory.
+    unsafe {
+        match isa {
+            #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+            Isa::Avx512 if has_vbmi() => crate::x86_64::avx512::look_up(table, p, (rows, len, ld)),
+            #[cfg(all(target_arch = "x86_64", any(feature = "avx2", feature = "avx512")))]
+            Isa::Avx2 | Isa::Avx512 if isa.is_available() => crate::x86_64::avx2::look_up(table, p, (rows, len, ld)),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+            Isa::Neon => crate::aarch64::neon::look_up(table, p, (rows, len, ld)),
+            _ => (0..rows).for_each(|row| crate::generic::dot::look_up(table, p.add(row * ld), 0..len)),
+        }
     }
-    let _ = isa;
-    bytes.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
 }
 
 /// The epilogue of a depthwise kernel whose sums are kept. `zeros` has one for each channel.

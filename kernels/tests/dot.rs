@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
+use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, look_up, pair};
 use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps, dot_kernels};
 
 /// Channels of a block in units: none, one, an odd number, and many.
@@ -157,11 +157,24 @@ fn depthwise_tiles_are_sums_of_products() {
     });
 }
 
+#[test]
+fn bytes_are_looked_up_whatever_their_number() {
+    let table: [u8; 256] = std::array::from_fn(|i| (i as u8).wrapping_mul(77).wrapping_add(5));
+    for isa in Isa::ALL {
+        for len in [0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000] {
+            let x: Vec<u8> = (0..len).map(|i: usize| (i * 151 + len) as u8).collect();
+            let mut y = x.clone();
+            look_up(isa, &table, &mut y);
+            assert!(y.iter().zip(&x).all(|(y, x)| *y == table[usize::from(*x)]), "{isa}, {len} bytes");
+        }
+    }
+}
+
 fn check_units<X: Byte>(of: impl Fn(u64) -> X) {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(9);
         let unit = kernels.unit();
-        for channels in [1_usize, 2, 3, 4, 7, 8, 9, 40] {
+        for channels in [1_usize, 2, 3, 4, 5, 6, 7, 8, 9, 40] {
             let (pixels, of_unit, zero) = (37, unit.values(), of(numbers.below(256)));
             let count = channels.div_ceil(of_unit);
             for (gap, room) in [(0, 0), (3, 2)] {

@@ -3,6 +3,10 @@
 //! They are loops over slices, which the compiler makes vectors of, with the instructions of the function that they are
 //! inlined into.
 
+use core::ops::Range;
+
+use pulp::bytemuck::cast_slice_mut;
+
 use crate::dot::{Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
 use crate::simd::UnitSums;
 use crate::unit::Unit;
@@ -19,46 +23,60 @@ pub(crate) fn units_of_pixels<X: Byte>(
     if x_pixel == channels && channels.is_multiple_of(unit.values()) && channels / unit.values() == pixel {
         return units_of_channels(unit, &x[..to.len() * unit.values()], zero, to);
     }
-    let count = channels.div_ceil(unit.values());
-    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
-        let (x, to) = (&x[i * x_pixel..], &mut to[..count]);
-        if channels > FEW_CHANNELS {
-            units_of_channels(unit, &x[..channels], zero, to);
-            continue;
-        }
-        // What lies behind the pixel is read and masked, because loops of a known length have no branches.
-        let mut values = [zero; FEW_CHANNELS];
-        match x.first_chunk() {
-            Some(x) => values = *x,
-            None => values[..channels].copy_from_slice(&x[..channels]),
-        }
-        let units = match unit {
-            Unit::Pairs => {
-                let mut units = [0; FEW_CHANNELS / 2];
-                for c in 0..FEW_CHANNELS {
-                    units[c / 2] |= if c < channels { share(unit, values[c], zero, c % 2) } else { 0 };
-                }
-                units
-            }
-            Unit::Bytes => {
-                let mut bytes = [0; FEW_CHANNELS];
-                for c in 0..FEW_CHANNELS {
-                    bytes[c] = values[c].unsigned();
-                }
-                let bytes = u64::from_le_bytes(bytes) & u64::MAX.unbounded_shr(64 - 8 * channels as u32);
-                [bytes as i32, (bytes >> 32) as i32, 0, 0]
-            }
-        };
-        // Not a loop over the units that there are, which would be a call of `memcpy`.
-        for (u, unit) in units.into_iter().enumerate() {
-            if let Some(to) = to.get_mut(u) {
-                *to = unit;
+    match channels {
+        1 => units_of_few::<X, 1>(unit, (x, x_pixel), zero, (to, pixel)),
+        2 => units_of_few::<X, 2>(unit, (x, x_pixel), zero, (to, pixel)),
+        3 => units_of_few::<X, 3>(unit, (x, x_pixel), zero, (to, pixel)),
+        4 => units_of_few::<X, 4>(unit, (x, x_pixel), zero, (to, pixel)),
+        5 => units_of_few::<X, 5>(unit, (x, x_pixel), zero, (to, pixel)),
+        6 => units_of_few::<X, 6>(unit, (x, x_pixel), zero, (to, pixel)),
+        7 => units_of_few::<X, 7>(unit, (x, x_pixel), zero, (to, pixel)),
+        8 => units_of_few::<X, 8>(unit, (x, x_pixel), zero, (to, pixel)),
+        _ => {
+            let count = channels.div_ceil(unit.values());
+            for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+                units_of_channels(unit, &x[i * x_pixel..][..channels], zero, &mut to[..count]);
             }
         }
     }
 }
 
-/// Channels up to which a pixel is one array.
+/// Makes units of pixels of `C` channels.
+#[inline(always)]
+fn units_of_few<X: Byte, const C: usize>(
+    unit: Unit,
+    (x, x_pixel): (&[X], usize),
+    zero: X,
+    (to, pixel): (&mut [i32], usize),
+) {
+    let count = C.div_ceil(unit.values());
+    // The compiler makes vectors of several pixels, if it knows how far apart they are.
+    match (x_pixel, pixel) == (C, count) {
+        true => units_of_arrays::<X, C>(unit, (x, C), zero, (to, count)),
+        false => units_of_arrays::<X, C>(unit, (x, x_pixel), zero, (to, pixel)),
+    }
+}
+
+/// As [`units_of_few`], by a loop over pixels.
+#[inline(always)]
+fn units_of_arrays<X: Byte, const C: usize>(
+    unit: Unit,
+    (x, x_pixel): (&[X], usize),
+    zero: X,
+    (to, pixel): (&mut [i32], usize),
+) {
+    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+        let (x, mut units) = (&x[i * x_pixel..][..C], [0; FEW_CHANNELS]);
+        for c in 0..C {
+            units[c / unit.values()] |= share(unit, x[c], zero, c % unit.values());
+        }
+        for u in 0..C.div_ceil(unit.values()) {
+            to[u] = units[u];
+        }
+    }
+}
+
+/// Channels of [`units_of_few`], at most.
 const FEW_CHANNELS: usize = 8;
 
 /// The bits of value `i` of a unit.
@@ -75,13 +93,10 @@ fn share<X: Byte>(unit: Unit, x: X, zero: X, i: usize) -> i32 {
 fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: X, to: &mut [i32]) {
     match unit {
         Unit::Pairs => {
-            let zero = zero.value();
             let (pairs, rest) = x.as_chunks();
-            for (to, [low, high]) in to.iter_mut().zip(pairs) {
-                *to = pair([low.value() - zero, high.value() - zero]);
-            }
+            pairs_of(pairs.iter().copied(), zero, to);
             if let ([last], Some(to)) = (rest, to.last_mut()) {
-                *to = pair([last.value() - zero, 0]);
+                *to = pair([last.value() - zero.value(), 0]);
             }
         }
         Unit::Bytes => {
@@ -98,21 +113,25 @@ fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: X, to: &mut [i32]) {
     }
 }
 
-/// Which half of a unit in memory is its first value.
-const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
+/// Makes pairs of values. They are written value by value, because the compiler then makes vectors of 16 bits.
+#[inline(always)]
+fn pairs_of<X: Byte>(x: impl Iterator<Item = [X; 2]>, zero: X, to: &mut [i32]) {
+    /// Which half of a unit in memory is its first value.
+    const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
 
-/// As [`DotKernels::units_of_rows`]. Pairs are written value by value, which the compiler does by interleaving vectors.
+    let (zero, to) = (zero.value(), cast_slice_mut::<i32, [i16; 2]>(to));
+    for (to, [low, high]) in to.iter_mut().zip(x) {
+        to[LOW] = (low.value() - zero) as i16;
+        to[1 - LOW] = (high.value() - zero) as i16;
+    }
+}
+
+/// As [`DotKernels::units_of_rows`].
 #[inline(always)]
 pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
     match (unit, rows) {
         (Unit::Pairs, [Some(low), Some(high), ..]) => {
-            let zero = zero.value();
-            // SAFETY: a pair has the size of a unit, and no other alignment than its values.
-            let to = unsafe { core::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<[i16; 2]>(), to.len()) };
-            for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
-                to[LOW] = (low.value() - zero) as i16;
-                to[1 - LOW] = (high.value() - zero) as i16;
-            }
+            pairs_of(low.iter().zip(high).map(|(low, high)| [*low, *high]), zero, to);
         }
         (Unit::Bytes, [Some(a), Some(b), Some(c), Some(d)]) => {
             for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
@@ -214,6 +233,18 @@ pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<O>) {
                 y.add(j).write(O::finish(sum.wrapping_add(add), scale, args.zero));
             }
         }
+    }
+}
+
+/// Replaces some bytes of a row by entries of a table, one by one.
+///
+/// # Safety
+/// Memory: these bytes are initialised, and writable.
+#[inline(always)]
+pub(crate) unsafe fn look_up(table: &[u8; 256], row: *mut u8, columns: Range<usize>) {
+    for column in columns {
+        // SAFETY: the caller's promise.
+        unsafe { *row.add(column) = table[usize::from(*row.add(column))] };
     }
 }
 

@@ -111,7 +111,8 @@ impl DepthwiseBlocking {
         let unit = if line.is_multiple_of(m) { line / m } else { 1 };
         let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).of_multiples(unit).times(m);
         let parts = channels.count();
-        let of_task = channels.size();
+        // A copy of one block has no gaps between pixels.
+        let of_task = channels.size().min(geometry.group * m);
         let needs = TileNeeds { pixels, in_rows: true, channels: of_task, repeats, parts, is_joined: false, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, most_bytes)?;
         let columns = tiling.chunks();

@@ -60,3 +60,32 @@ crate::generic::dot::kernels! {
 pub(crate) fn pass(pass: impl pulp::WithSimd<Output = ()>) {
     pass.with_simd(pulp::Scalar);
 }
+
+/// As [`look_up_rows`](crate::dot::look_up_rows).
+///
+/// # Safety
+/// Memory: as `look_up_rows` states.
+#[target_feature(enable = "neon")]
+pub(crate) unsafe fn look_up(table: &[u8; 256], p: *mut u8, (rows, len, ld): (usize, usize, usize)) {
+    use core::arch::aarch64::*;
+
+    // SAFETY: the quarters of the table, and the caller's promise.
+    unsafe {
+        let table_of = table.as_ptr();
+        let (a, b) = (vld1q_u8_x4(table_of), vld1q_u8_x4(table_of.add(64)));
+        let (c, d) = (vld1q_u8_x4(table_of.add(128)), vld1q_u8_x4(table_of.add(192)));
+        for row in 0..rows {
+            let p = p.add(row * ld);
+            for column in (0..len / 16 * 16).step_by(16) {
+                let places = vld1q_u8(p.add(column));
+                // Places beyond a quarter leave what another quarter has found.
+                let mut found = vqtbl4q_u8(a, places);
+                found = vqtbx4q_u8(found, b, vsubq_u8(places, vdupq_n_u8(64)));
+                found = vqtbx4q_u8(found, c, vsubq_u8(places, vdupq_n_u8(128)));
+                found = vqtbx4q_u8(found, d, vsubq_u8(places, vdupq_n_u8(192)));
+                vst1q_u8(p.add(column), found);
+            }
+            crate::generic::dot::look_up(table, p, len / 16 * 16..len);
+        }
+    }
+}

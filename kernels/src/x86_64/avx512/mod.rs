@@ -69,21 +69,21 @@ crate::generic::dot::kernels! {
     dw: 32 x [1 2 3 4 5 6 7 8];
 }
 
-/// As [`look_up`](crate::dot::look_up).
+/// As [`look_up_rows`](crate::dot::look_up_rows).
 ///
 /// # Safety
-/// CPU: AVX-512 F, BW, VL and VBMI.
+/// CPU: AVX-512 F, BW, VL and VBMI. Memory: as `look_up_rows` states.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
-pub(crate) unsafe fn look_up(table: &[u8; 256], bytes: &mut [u8]) {
+pub(crate) unsafe fn look_up(table: &[u8; 256], p: *mut u8, (rows, len, ld): (usize, usize, usize)) {
     use core::arch::x86_64::*;
 
-    // SAFETY: the quarters of the table. Masks end where the bytes do.
+    // SAFETY: the quarters of the table, and the caller's promise. Masks end where a row does.
     unsafe {
         let table: *const i8 = table.as_ptr().cast();
         let (a, b) = (_mm512_loadu_epi8(table), _mm512_loadu_epi8(table.add(64)));
         let (c, d) = (_mm512_loadu_epi8(table.add(128)), _mm512_loadu_epi8(table.add(192)));
-        for bytes in bytes.chunks_mut(64) {
-            let (p, mask) = (bytes.as_mut_ptr().cast(), u64::MAX >> (64 - bytes.len()));
+        for (row, column) in (0..rows).flat_map(|row| (0..len).step_by(64).map(move |column| (row, column))) {
+            let (p, mask) = (p.add(row * ld + column).cast(), u64::MAX >> (64 - (len - column).min(64)));
             let places = _mm512_maskz_loadu_epi8(mask, p);
             let (low, high) = (_mm512_permutex2var_epi8(a, places, b), _mm512_permutex2var_epi8(c, places, d));
             _mm512_mask_storeu_epi8(p, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(places), low, high));
