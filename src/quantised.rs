@@ -23,7 +23,7 @@ use crate::exec::region::{Region, SpacedImages, Target};
 use crate::exec::split::{Shape, Split, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::units::Count;
-use crate::{Geometry, Op, Operator, Planner};
+use crate::{Geometry, Op, Operator, Planner, f16};
 
 /// Multiply-adds of a layer that is not shared among threads: handing over would cost as much as it saves.
 const SERIAL_MACS: u128 = 1 << 18;
@@ -32,8 +32,8 @@ static NUMBER: AtomicUsize = AtomicUsize::new(0);
 /// The largest difference of a byte and a zero point.
 const MOST_DIFFERENCE: i64 = 255;
 
-/// A type of outputs: `u8` or `i8` of QLinearConv, `i32` of ConvInteger, or `f32` where `DequantizeLinear` follows. The
-/// trait is sealed.
+/// A type of outputs: `u8` or `i8` of QLinearConv, `i32` of ConvInteger, or the type of the scale where
+/// `DequantizeLinear` follows, which is `f32` or [`f16`](struct@f16). The trait is sealed.
 pub trait Quantised: dot::Output + Pod + sealed::Sealed {
     #[doc(hidden)]
     fn zero_point(self) -> i32;
@@ -54,14 +54,14 @@ macro_rules! types {
         }
     )+};
 }
-types!(u8: i32::from; i8: i32::from; i32: |_| 0; f32: |_| 0;);
+types!(u8: i32::from; i8: i32::from; i32: |_| 0; f32: |_| 0; f16: |_| 0;);
 
 /// Scales and zero points, by ONNX's names.
 ///
 /// An output of bytes is `round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point`, saturated, where `sum` is
 /// that of `(x - x_zero_point) * (w - w_zero_point)`. The scale is computed in f32, and halves are rounded to even. An
-/// output in f32 is `(sum + bias) * (x_scale * w_scale / y_scale)`, so that `y_scale` is 1 for `DequantizeLinear`. An
-/// output in i32 is `sum + bias`.
+/// output in f32 is `(sum + bias) * (x_scale * w_scale / y_scale)`, so that `y_scale` is 1 for `DequantizeLinear`. One in
+/// f16 is the same number, rounded to nearest even, and infinite beyond the type. An output in i32 is `sum + bias`.
 #[derive(Debug, Clone, Copy)]
 pub struct Scales<'a, X, Y> {
     /// The scale of X.

@@ -7,6 +7,8 @@
 
 use core::fmt;
 
+use half::f16;
+
 pub use crate::unit::Unit;
 
 use crate::activation::{ActivateArgs, Activation, ActivationKernel};
@@ -182,7 +184,7 @@ pub type UnitRows<'a, X> = [Option<&'a [X]>; MOST_VALUES];
 const MOST_SPLIT_LANES: usize = 4;
 
 /// How sums become outputs. A byte is `(sum + add) * scale`, rounded to the nearest integer, or to the even one of two, plus
-/// `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, and an `i32` is `sum + add`.
+/// `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, an `f16` is that number rounded, and an `i32` is `sum + add`.
 #[derive(Debug, Clone, Copy)]
 pub struct Requantise<'a> {
     /// For each channel.
@@ -232,6 +234,7 @@ pub(crate) struct DotPasses {
     pub(crate) i8: RequantiseFns<i8>,
     pub(crate) i32: RequantiseFns<i32>,
     pub(crate) f32: RequantiseFns<f32>,
+    pub(crate) f16: RequantiseFns<f16>,
 }
 
 pub(crate) mod sealed {
@@ -295,7 +298,7 @@ macro_rules! byte {
 byte!(u8, of_u8: centre 128, flip 0);
 byte!(i8, of_i8: centre 0, flip 0x80);
 
-/// A type of outputs: `u8`, `i8`, `i32` or `f32`. The trait is sealed.
+/// A type of outputs: `u8`, `i8`, `i32`, `f32` or `f16`. The trait is sealed.
 pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
 
 /// 1.5 * 2^23: a small number that is added to it is rounded to an integer, to nearest even, in the lowest bits. An even
@@ -335,6 +338,7 @@ output!(byte u8);
 output!(byte i8);
 output!(i32: |sum, _scale, _zero| sum);
 output!(f32: |sum, scale, _zero| sum as f32 * scale);
+output!(f16: |sum, scale, _zero| f16::from_f32(sum as f32 * scale));
 
 /// Two values of 16 bits.
 #[inline(always)]

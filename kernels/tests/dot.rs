@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, pair};
 use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps, dot_kernels};
+use half::f16;
 
 /// Channels of a block in units: none, one, an odd number, and many.
 const UNITS: [usize; 4] = [0, 1, 7, 70];
@@ -249,6 +250,9 @@ fn sums_are_requantised_by_the_definition() {
     check_requantised((99_i8, -27), None, of_i8);
     check_requantised((99_i32, 0), None, |sum, _| sum);
     check_requantised((99_f32, 0), None, |sum, scale| sum as f32 * scale);
+    // Large sums are infinite.
+    let of_f16 = |sum: i32, scale: f32| f16::from_f64(f64::from(sum as f32 * scale));
+    check_requantised((f16::MAX, 0), None, of_f16);
     // A permutation, so that each entry is told from all others.
     let table: [u8; 256] = std::array::from_fn(|i| (i as u8).wrapping_mul(77).wrapping_add(5));
     let entry = |bits: u8| table[usize::from(bits)];

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use convoke::{
     Activation, Byte, Conv, ErrorKind, Isa, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled, Scales, Threads,
-    Workspace, reference,
+    Workspace, f16, reference,
 };
 use convoke_tools::data::channel_of;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ trait Expected: Quantised + PartialEq + Default {
 }
 
 macro_rules! expected {
-    ($t:ident, $zero:literal: |$sum:ident, $scale:ident| $expected:expr $(, $byte:ident)?) => {
+    ($t:ident, $zero:expr; |$sum:ident, $scale:ident| $expected:expr $(, $byte:ident)?) => {
         impl Expected for $t {
             const ZERO_POINT: Self = $zero;
 
@@ -70,10 +70,12 @@ macro_rules! expected {
     };
 }
 // `as` saturates.
-expected!(u8, 77: |sum, scale| ((sum as f32 * scale).round_ties_even() + 77.0) as u8, u8);
-expected!(i8, -5: |sum, scale| ((sum as f32 * scale).round_ties_even() - 5.0) as i8, u8);
-expected!(i32, 0: |sum, _scale| sum);
-expected!(f32, 0.0: |sum, scale| sum as f32 * scale);
+expected!(u8, 77; |sum, scale| ((sum as f32 * scale).round_ties_even() + 77.0) as u8, u8);
+expected!(i8, -5; |sum, scale| ((sum as f32 * scale).round_ties_even() - 5.0) as i8, u8);
+expected!(i32, 0; |sum, _scale| sum);
+expected!(f32, 0.0; |sum, scale| sum as f32 * scale);
+// The conversion rounds once, as f64 holds the product.
+expected!(f16, f16::ZERO; |sum, scale| f16::from_f64(f64::from(sum as f32 * scale)));
 
 /// Random numbers, the same in every run.
 struct Draw(u64);
@@ -209,6 +211,11 @@ fn random_layers_of_u8_and_u8_are_exact() {
 #[test]
 fn random_layers_of_i8_and_u8_are_exact() {
     check_random::<i8, u8, f32>();
+}
+
+#[test]
+fn random_layers_of_u8_and_i8_are_rounded_once_to_f16() {
+    check_random::<u8, i8, f16>();
 }
 
 /// Plans, packs and runs a layer.

@@ -637,8 +637,8 @@ typedef struct convoke_quantised_dtypes {
      */
     uint32_t w;
     /**
-     * That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT if
-     * DequantizeLinear follows.
+     * That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT or
+     * CONVOKE_DTYPE_FLOAT16 if DequantizeLinear follows.
      */
     uint32_t y;
 } convoke_quantised_dtypes;
@@ -683,7 +683,8 @@ typedef struct convoke_quantised_pack_args {
  * An output of bytes is round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point, saturated,
  * where sum is that of (x - x_zero_point) * (w - w_zero_point). The scale is computed in float, and
  * halves are rounded to even. An output in float is (sum + bias) * (x_scale * w_scale / y_scale), so
- * that y_scale is 1 for DequantizeLinear. An output in int32 is sum + bias, and has no scales.
+ * that y_scale is 1 for DequantizeLinear. One in float16 is the same number, rounded to nearest even. An
+ * output in int32 is sum + bias, and has no scales.
  */
 typedef struct convoke_scales {
     /**

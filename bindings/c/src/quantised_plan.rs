@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-use convoke::{Byte, Op, Quantised, QuantisedPlan, QuantisedRun, Workspace};
+use convoke::{Byte, Op, Quantised, QuantisedPlan, QuantisedRun, Workspace, f16};
 
 use crate::executor::{Executor, on_threads};
 use crate::pointers::{self, Extent, Versioned, check_apart};
@@ -18,8 +18,8 @@ pub struct QuantisedDTypes {
     pub x: u32,
     /// That of W: one of the same two.
     pub w: u32,
-    /// That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT if
-    /// DequantizeLinear follows.
+    /// That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT or
+    /// CONVOKE_DTYPE_FLOAT16 if DequantizeLinear follows.
     pub y: u32,
 }
 
@@ -62,7 +62,8 @@ unsafe impl Versioned for QuantisedPackArgs {
 /// An output of bytes is round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point, saturated,
 /// where sum is that of (x - x_zero_point) * (w - w_zero_point). The scale is computed in float, and
 /// halves are rounded to even. An output in float is (sum + bias) * (x_scale * w_scale / y_scale), so
-/// that y_scale is 1 for DequantizeLinear. An output in int32 is sum + bias, and has no scales.
+/// that y_scale is 1 for DequantizeLinear. One in float16 is the same number, rounded to nearest even. An
+/// output in int32 is sum + bias, and has no scales.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Scales {
@@ -144,19 +145,18 @@ macro_rules! bytes {
 }
 bytes!(u8 i8);
 
-impl ZeroPoint for i32 {
-    const HAS_SCALES: bool = false;
+macro_rules! without_zero_points {
+    ($($t:ty: $zero:expr, has scales: $has_scales:literal;)+) => {$(
+        impl ZeroPoint for $t {
+            const HAS_SCALES: bool = $has_scales;
 
-    fn of(_: Op, _: &str, _: i32) -> Result<Self> {
-        Ok(0)
-    }
+            fn of(_: Op, _: &str, _: i32) -> Result<Self> {
+                Ok($zero)
+            }
+        }
+    )+};
 }
-
-impl ZeroPoint for f32 {
-    fn of(_: Op, _: &str, _: i32) -> Result<Self> {
-        Ok(0.0)
-    }
-}
+without_zero_points!(i32: 0, has scales: false; f32: 0.0, has scales: true; f16: f16::ZERO, has scales: true;);
 
 /// A quantised plan of any types.
 pub(crate) trait AnyQuantised: Send + Sync {

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use convoke::{Byte, ErrorKind, Geometry, Operator, Planner, Quantised, QuantisedRun, Scales};
+use convoke::{Byte, ErrorKind, Geometry, Operator, Planner, Quantised, QuantisedRun, Scales, f16};
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -43,8 +43,8 @@ impl QuantisedPlan {
     ///
     /// A result of bytes is ``round((sum + b) * (x_scale * w_scale / y_scale)) + y_zero_point``, saturated, where
     /// ``sum`` is that of ``(x - x_zero_point) * (w - w_zero_point)``. The scale is computed in float32, and halves are
-    /// rounded to even. A result in float32 is ``(sum + b) * (x_scale * w_scale / y_scale)``, and one in int32 is
-    /// ``sum + b``. Only a result of bytes has a zero point.
+    /// rounded to even. A result in float32 is ``(sum + b) * (x_scale * w_scale / y_scale)``, one in float16 is that
+    /// number rounded to nearest even, and one in int32 is ``sum + b``. Only a result of bytes has a zero point.
     ///
     /// Each is a number or an array of one element, and ``w_scale`` may have one for each output channel. Scales are of
     /// float32, and zero points of the dtypes of X and of the result. An absent scale is 1, an absent zero point 0.
@@ -170,9 +170,9 @@ impl QuantisedPlan {
         };
         let plan = with_type!(x, [u8, i8], X => {
             with_type!(w, [u8, i8], W => {
-                with_type!(y, [u8, i8, i32, f32], Y => {
+                with_type!(y, [u8, i8, i32, f32, f16], Y => {
                     boxed(planner.plan_quantised::<X, W, Y>(operator, &shape))
-                }, else return refused("a result", y, "uint8, int8, int32 or float32"))
+                }, else return refused("a result", y, "uint8, int8, int32, float32 or float16"))
             }, else return refused("W", w, "uint8 or int8"))
         }, else return refused("X", x, "uint8 or int8"));
         let plan = plan.map_err(|error| exception(x.py(), &error))?;
@@ -194,6 +194,12 @@ trait Parameter: Number + Copy + Default {
 impl Parameter for f32 {
     fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
         required(&name.to_string(), value)
+    }
+}
+
+impl Parameter for f16 {
+    fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        f32::of(name, value).map(Self::from_f32)
     }
 }
 

@@ -10,7 +10,7 @@ from test_layers import LAYERS, channels
 from test_threads import all_at_once
 
 BYTES = [np.uint8, np.int8]
-RESULTS = [np.uint8, np.int8, np.int32, np.float32]
+RESULTS = [np.uint8, np.int8, np.int32, np.float32, np.float16]
 
 
 def any_bytes(rng, shape, dtype):
@@ -40,8 +40,8 @@ def defined(op, x, w, b, attributes, dtype, x_zero_point, w_zero_point, x_scale,
         return sums.astype(np.int32)
     scale = np.float32(x_scale) * along(np.asarray(w_scale, np.float32), 1, x.ndim) / np.float32(y_scale)
     scaled = sums.astype(np.float32) * scale
-    if dtype == np.float32:
-        return scaled
+    if dtype in (np.float32, np.float16):
+        return scaled.astype(dtype)
     limits = np.iinfo(dtype)
     return np.clip(np.rint(scaled) + y_zero_point, limits.min, limits.max).astype(dtype)
 
@@ -235,7 +235,7 @@ def test_plans_are_checked():
     for refused, cls, message in (
         (plan(np.float32, *right[1:]), convoke.InvalidTypeError, "Conv: X of dtype float32, must be of uint8 or int8"),
         (plan(np.uint8, np.int16, np.uint8), convoke.InvalidTypeError, "Conv: W of dtype int16, must be of uint8 or int8"),
-        (plan(*right[:2], "float64"), convoke.InvalidTypeError, "Conv: a result of dtype float64, must be of uint8, int8, int32 or float32"),
+        (plan(*right[:2], "float64"), convoke.InvalidTypeError, "Conv: a result of dtype float64, must be of uint8, int8, int32, float32 or float16"),
         (plan(*right[:2], ">i4"), convoke.InvalidTypeError, "Conv: a result of dtype >i4, must be"),
         (plan(*right, op="Gemm"), convoke.UnsupportedOperatorError, 'operator "Gemm" is neither Conv nor ConvTranspose'),
         (plan(*right, output_padding=1), convoke.UnsupportedOperatorError, 'Conv: unknown attribute "output_padding"'),

@@ -232,6 +232,7 @@ macro_rules! kernels {
             use crate::unit::Unit;
             use crate::isa::Code;
             use crate::simd::Accumulator;
+            use half::f16;
 
             /// # Safety
             /// As for the generic kernel, with this ISA and these sizes.
@@ -309,6 +310,7 @@ macro_rules! kernels {
                     i8: passes!(i8),
                     i32: passes!(i32),
                     f32: passes!(f32),
+                    f16: passes!(f16),
                 })
                 .of(Unit::$unit),
             };

@@ -5,11 +5,15 @@
 #include "errors.h"
 
 static const uint32_t IN_DTYPES[] = {CONVOKE_DTYPE_UINT8, CONVOKE_DTYPE_INT8};
-static const uint32_t OUT_DTYPES[] = {CONVOKE_DTYPE_UINT8, CONVOKE_DTYPE_INT8, CONVOKE_DTYPE_INT32, CONVOKE_DTYPE_FLOAT};
+static const uint32_t OUT_DTYPES[] = {CONVOKE_DTYPE_UINT8, CONVOKE_DTYPE_INT8, CONVOKE_DTYPE_INT32, CONVOKE_DTYPE_FLOAT,
+                                      CONVOKE_DTYPE_FLOAT16};
+#define OUT_DTYPE_COUNT (sizeof OUT_DTYPES / sizeof *OUT_DTYPES)
 
 static inline size_t bytes_of_quantised(uint32_t dtype)
 {
-    return dtype == CONVOKE_DTYPE_UINT8 || dtype == CONVOKE_DTYPE_INT8 ? 1 : 4;
+    if (dtype == CONVOKE_DTYPE_UINT8 || dtype == CONVOKE_DTYPE_INT8)
+        return 1;
+    return dtype == CONVOKE_DTYPE_FLOAT16 ? 2 : 4;
 }
 
 /* The value of a byte of either type. */
@@ -136,6 +140,10 @@ static inline bool is_requantised(const quantised *q, size_t i, double sum)
     scaled *= scale;
     if (q->dtypes.y == CONVOKE_DTYPE_FLOAT)
         return ((const float *)q->y)[i] == scaled;
+    if (q->dtypes.y == CONVOKE_DTYPE_FLOAT16) {
+        double step = ldexp(1, (int)fmax(logb((double)scaled), -14) - 10); /* between neighbours; logb(0) is -infinity */
+        return element(q->dtypes.y, q->y, i) == rint((double)scaled / step) * step;
+    }
     double least = q->dtypes.y == CONVOKE_DTYPE_INT8 ? -128 : 0;
     double value = fmin(fmax((double)rintf(scaled) + q->scales.y_zero_point, least), least + 255);
     return byte_value(q->dtypes.y, ((const uint8_t *)q->y)[i]) == value;
@@ -160,9 +168,10 @@ static inline convoke_quantised_dtypes dtypes_of(uint32_t x, uint32_t w, uint32_
 /* Every layer, in all types by turns, and one layer in each of them. */
 static inline void check_quantised_layers(void)
 {
-    for (size_t i = 0; i < LAYER_COUNT + 16; i++) {
+    for (size_t i = 0; i < LAYER_COUNT + 4 * OUT_DTYPE_COUNT; i++) {
         const layer *l = &LAYERS[i < LAYER_COUNT ? i : 2];
-        quantised q = quantised_of(l, dtypes_of(IN_DTYPES[i / 2 % 2], IN_DTYPES[i % 2], OUT_DTYPES[i / 4 % 4]), NULL, i % 3);
+        quantised q = quantised_of(l, dtypes_of(IN_DTYPES[i / 2 % 2], IN_DTYPES[i % 2], OUT_DTYPES[i / 4 % OUT_DTYPE_COUNT]),
+                                   NULL, i % 3);
         check_output_shape(q.plan, l->y);
         run_quantised(&q);
         free_quantised(&q);
@@ -245,7 +254,7 @@ static inline void check_quantised_plan_errors(void)
     WRONG(dtypes.x = CONVOKE_DTYPE_FLOAT, CONVOKE_STATUS_INVALID_ARGUMENT, "x of dtypes: float is none of uint8, int8");
     WRONG(dtypes.w = CONVOKE_DTYPE_INT32, CONVOKE_STATUS_INVALID_ARGUMENT, "w of dtypes: int32 is none of uint8, int8");
     WRONG(dtypes.y = CONVOKE_DTYPE_DOUBLE, CONVOKE_STATUS_INVALID_ARGUMENT,
-          "y of dtypes: double is none of uint8, int8, int32, float");
+          "y of dtypes: double is none of uint8, int8, int32, float, float16");
     WRONG(dtypes.w = 7, CONVOKE_STATUS_INVALID_ARGUMENT, "w of dtypes: 7 is not a convoke_dtype");
     WRONG(options.activation = CONVOKE_ACTIVATION_RELU, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan of bytes has no activation");
     WRONG(options.workspace_limit = 1, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan of bytes has no limit of the workspace");
