@@ -715,6 +715,11 @@ typedef struct convoke_scales {
      * The zero point of Y, a value of its type. It counts for bytes alone.
      */
     int32_t y_zero_point;
+    /**
+     * 256 values of Y's type, which must be uint8 or int8: each byte of Y becomes the one whose number has
+     * the byte's bits. So a layer has any activation, and Y any scale behind it. NULL for none.
+     */
+    const void *y_table;
 } convoke_scales;
 
 /**

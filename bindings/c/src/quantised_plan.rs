@@ -81,12 +81,16 @@ pub struct Scales {
     pub x_zero_point: i32,
     /// The zero point of Y, a value of its type. It counts for bytes alone.
     pub y_zero_point: i32,
+    /// 256 values of Y's type, which must be uint8 or int8: each byte of Y becomes the one whose number has
+    /// the byte's bits. So a layer has any activation, and Y any scale behind it. NULL for none.
+    pub y_table: *const c_void,
 }
 
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for Scales {
     const NAME: &'static str = "convoke_scales";
     const FIRST_BYTES: usize = offset_of!(Self, y_zero_point) + size_of::<i32>();
+    const BYTES: usize = offset_of!(Self, y_table) + size_of::<*const c_void>();
 }
 
 /// The memory of a run of a quantised plan. X and Y are contiguous, in the plan's types and layouts.
@@ -126,6 +130,18 @@ pub(crate) trait ZeroPoint: Sized {
     const HAS_SCALES: bool = true;
 
     fn of(op: Op, name: &str, value: i32) -> Result<Self>;
+
+    /// Has bytes of Y go through a table.
+    ///
+    /// # Safety
+    /// The pointer must be null, or point to 256 values of the type.
+    unsafe fn with_table<X: Byte>(
+        _: convoke::Scaled<X, Self>,
+        _: *const c_void,
+        op: Op,
+    ) -> Result<convoke::Scaled<X, Self>> {
+        fail!(InvalidArgument, "{op}: y_table is for outputs of uint8 and int8 alone")
+    }
 }
 
 macro_rules! bytes {
@@ -139,6 +155,15 @@ macro_rules! bytes {
                         fail!(InvalidArgument, "{op}: {name} is {value}, must be from {least} to {most}")
                     }
                 }
+            }
+
+            unsafe fn with_table<X: Byte>(
+                scaled: convoke::Scaled<X, Self>,
+                table: *const c_void,
+                _: Op,
+            ) -> Result<convoke::Scaled<X, Self>> {
+                // SAFETY: the caller's.
+                Ok(scaled.table(unsafe { pointers::value("y_table", table.cast())? }))
             }
         }
     )+};
@@ -210,7 +235,7 @@ impl<X: Byte + ZeroPoint, W: Byte, Y: Quantised + ZeroPoint> AnyQuantised for Qu
     }
 
     unsafe fn scaled(&self, weights: &QuantisedWeights, scales: &Scales) -> Result<Scaled> {
-        let Scales { w_scale, w_scale_len, x_scale, y_scale, x_zero_point, y_zero_point, .. } = *scales;
+        let Scales { w_scale, w_scale_len, x_scale, y_scale, x_zero_point, y_zero_point, y_table, .. } = *scales;
         let (x_scale, w_scale, y_scale) = if Y::HAS_SCALES {
             // SAFETY: the caller's.
             (x_scale, unsafe { pointers::values("w_scale", w_scale, w_scale_len)? }, y_scale)
@@ -221,7 +246,12 @@ impl<X: Byte + ZeroPoint, W: Byte, Y: Quantised + ZeroPoint> AnyQuantised for Qu
         let x_zero_point = X::of(op, "x_zero_point", x_zero_point)?;
         let y_zero_point = Y::of(op, "y_zero_point", y_zero_point)?;
         let scales = convoke::Scales { x_scale, x_zero_point, w_scale, y_scale, y_zero_point };
-        Ok(Scaled(Box::new(weights.0.scaled(&scales)?)))
+        let mut scaled = weights.0.scaled(&scales)?;
+        if !y_table.is_null() {
+            // SAFETY: the caller's.
+            scaled = unsafe { Y::with_table(scaled, y_table, op)? };
+        }
+        Ok(Scaled(Box::new(scaled)))
     }
 
     unsafe fn run(&self, args: &QuantisedRunArgs) -> Result<()> {

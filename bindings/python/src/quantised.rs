@@ -1,6 +1,7 @@
 //! Quantised plans: convolutions of bytes, of any types.
 
 use std::any::Any;
+use std::fmt::Display;
 
 use convoke::{Byte, ErrorKind, Geometry, Operator, Planner, Quantised, QuantisedRun, Scales, f16};
 use numpy::{PyArrayDescr, PyUntypedArray};
@@ -48,7 +49,13 @@ impl QuantisedPlan {
     ///
     /// Each is a number or an array of one element, and ``w_scale`` may have one for each output channel. Scales are of
     /// float32, and zero points of the dtypes of X and of the result. An absent scale is 1, an absent zero point 0.
-    #[pyo3(signature = (weights, *, x_scale=None, x_zero_point=None, w_scale=None, y_scale=None, y_zero_point=None))]
+    ///
+    /// ``y_table`` is an array of 256 elements of the result's dtype, uint8 or int8: each byte of the result becomes the
+    /// one whose number has the byte's bits. So a layer has any activation, and the result any scale behind it.
+    #[pyo3(signature = (
+        weights, *, x_scale=None, x_zero_point=None, w_scale=None, y_scale=None, y_zero_point=None, y_table=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn scaled(
         &self,
         weights: &Bound<'_, QuantisedWeights>,
@@ -57,8 +64,9 @@ impl QuantisedPlan {
         w_scale: Given<'_, '_>,
         y_scale: Given<'_, '_>,
         y_zero_point: Given<'_, '_>,
+        y_table: Given<'_, '_>,
     ) -> PyResult<Scaled> {
-        self.plan.scaled(weights, [x_scale, w_scale, y_scale], [x_zero_point, y_zero_point])
+        self.plan.scaled(weights, [x_scale, w_scale, y_scale], [x_zero_point, y_zero_point], y_table)
     }
 
     /// Computes the layer on ``x`` and returns the result.
@@ -189,6 +197,19 @@ trait Parameter: Number + Copy + Default {
     /// # Errors
     /// `TypeError` if it is no such number, `InvalidInput` if it is outside the type.
     fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self>;
+
+    /// Has bytes of the result go through a table.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the type is no byte, `InvalidShape` for another number of entries.
+    fn with_table<X: Byte>(
+        _: convoke::Scaled<X, Self>,
+        name: Name,
+        table: &Bound<'_, PyAny>,
+    ) -> PyResult<convoke::Scaled<X, Self>> {
+        let message = format_args!("{name}: it is for results of uint8 and int8 alone");
+        Err(refusal(table.py(), ErrorKind::InvalidInput, message))
+    }
 }
 
 impl Parameter for f32 {
@@ -203,20 +224,40 @@ impl Parameter for f16 {
     }
 }
 
-macro_rules! integers {
+/// An integer of Python, as one of a type whose smallest and largest values are given.
+fn integer<T: TryFrom<i64> + Display>(name: Name, value: &Bound<'_, PyAny>, [least, most]: [T; 2]) -> PyResult<T> {
+    let number: i64 = required(&name.to_string(), value)?;
+    T::try_from(number).map_err(|_| {
+        let message = format_args!("{name} is {number}, must be from {least} to {most}");
+        refusal(value.py(), ErrorKind::InvalidInput, message)
+    })
+}
+
+impl Parameter for i32 {
+    fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        integer(name, value, [Self::MIN, Self::MAX])
+    }
+}
+
+macro_rules! bytes {
     ($($type:ident)+) => {$(
         impl Parameter for $type {
             fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
-                let number: i64 = required(&name.to_string(), value)?;
-                Self::try_from(number).map_err(|_| {
-                    let message = format_args!("{name} is {number}, must be from {} to {}", Self::MIN, Self::MAX);
-                    refusal(value.py(), ErrorKind::InvalidInput, message)
-                })
+                integer(name, value, [Self::MIN, Self::MAX])
+            }
+
+            fn with_table<X: Byte>(
+                scaled: convoke::Scaled<X, Self>,
+                name: Name,
+                table: &Bound<'_, PyAny>,
+            ) -> PyResult<convoke::Scaled<X, Self>> {
+                let table = Tensor::<Self>::new(name, table)?.of_shape(&[256])?.or_copied()?.read()?;
+                Ok(scaled.table(table.as_slice()?.first_chunk().expect("an array of 256")))
             }
         }
     )+};
 }
-integers!(u8 i8 i32);
+bytes!(u8 i8);
 
 /// A number, or the elements of an array. Nothing if it is absent.
 fn values<T: Parameter>(name: Name, given: Given<'_, '_>) -> PyResult<Vec<T>> {
@@ -252,6 +293,7 @@ trait AnyPlan: Send + Sync {
         weights: &Bound<'_, QuantisedWeights>,
         scales: [Given<'_, '_>; 3],
         zero_points: [Given<'_, '_>; 2],
+        y_table: Given<'_, '_>,
     ) -> PyResult<Scaled>;
     fn run<'py>(
         &self,
@@ -297,6 +339,7 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
         weights: &Bound<'_, QuantisedWeights>,
         [x_scale, w_scale, y_scale]: [Given<'_, '_>; 3],
         [x_zero_point, y_zero_point]: [Given<'_, '_>; 2],
+        y_table: Given<'_, '_>,
     ) -> PyResult<Scaled> {
         let name = |tensor| Name { op: self.geometry().op, tensor, is_out: false };
         let of_w = if w_scale.is_some() { values(name("w_scale"), w_scale)? } else { vec![1.0] };
@@ -307,8 +350,11 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
             y_scale: value(name("y_scale"), y_scale, 1.0)?,
             y_zero_point: value(name("y_zero_point"), y_zero_point, Y::default())?,
         };
-        let scaled = weights.get().0.scaled(&scales);
-        Ok(Scaled(Box::new(scaled.map_err(|error| exception(weights.py(), &error))?)))
+        let scaled = weights.get().0.scaled(&scales).map_err(|error| exception(weights.py(), &error))?;
+        Ok(Scaled(Box::new(match y_table {
+            Some(table) => Y::with_table(scaled, name("y_table"), table)?,
+            None => scaled,
+        })))
     }
 
     fn run<'py>(

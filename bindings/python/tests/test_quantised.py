@@ -151,6 +151,17 @@ def test_weights_serve_many_scales(layer):
     assert not np.array_equal(*results) and np.array_equal(plan.run(x, weights, scaled[0]), results[0])
 
 
+@pytest.mark.parametrize("y_dtype", BYTES, ids=lambda dtype: dtype.__name__)
+def test_results_go_through_a_table(rng, y_dtype):
+    plan = convoke.Planner().plan_quantised("Conv", [1, 3, 9, 8], [5, 3, 3, 3], np.uint8, np.int8, y_dtype)
+    x, w, b, numbers = layer_of(rng, plan.op, plan.input_shape, plan.weight_shape, {}, plan.dtypes)
+    table, plain = any_bytes(rng, 256, y_dtype), run(plan, x, w, b, numbers)
+    assert np.array_equal(run(plan, x, w, b, {**numbers, "y_table": table}), table[plain.view(np.uint8)])
+    # An array whose elements are no neighbours.
+    every_second = np.repeat(table, 2)[::2]
+    assert np.array_equal(run(plan, x, w, b, {**numbers, "y_table": every_second}), table[plain.view(np.uint8)])
+
+
 def test_out_is_written_and_returned(layer):
     plan, x, _, _, weights, numbers = layer
     scaled, out = plan.scaled(weights, **numbers), np.zeros(plan.output_shape, np.uint8)
@@ -200,12 +211,18 @@ def test_scales_are_checked(layer):
         ("w_scale", np.ones(0, np.float32), convoke.BufferLengthError, "Conv: w_scale has 0 elements"),
         ("w_scale", np.ones(32), convoke.InvalidTypeError, "Conv: w_scale is of dtype float64"),
         ("x_zero_point", -1, convoke.InvalidInputError, "Conv: x_zero_point is -1, must be from 0 to 255"),
+        ("y_table", np.zeros(255, np.uint8), convoke.InvalidShapeError, "Conv: y_table has shape [255], must have [256]"),
+        ("y_table", np.zeros(256, np.int8), convoke.InvalidTypeError, "Conv: y_table is of dtype int8, the plan is for uint8"),
+        ("y_table", b"", convoke.InvalidTypeError, "Conv: y_table must be a numpy.ndarray, not bytes"),
         ("y_zero_point", 256, convoke.InvalidInputError, "Conv: y_zero_point is 256, must be from 0 to 255"),
         ("x_zero_point", 2**70, convoke.SizeOverflowError, "Conv: x_zero_point is 1180591620717411303424, must fit 64 bits"),
     ):
         with pytest.raises(convoke.Error) as caught:
             plan.scaled(weights, **{**numbers, name: value})
         assert caught.type is cls and str(caught.value).startswith(message)
+    floats = convoke.Planner().plan_quantised("Conv", plan.input_shape, plan.weight_shape, np.uint8, np.int8, np.float32)
+    with pytest.raises(convoke.InvalidInputError, match="^Conv: y_table: it is for results of uint8 and int8 alone"):
+        floats.scaled(weights, y_table=np.zeros(256, np.float32))
     for name, value in (("x_scale", "1"), ("w_scale", [1.0]), ("x_zero_point", 1.0), ("y_zero_point", [1])):
         with pytest.raises(TypeError, match=f"^Conv: {name}: "):
             plan.scaled(weights, **{**numbers, name: value})

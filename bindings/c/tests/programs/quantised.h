@@ -146,7 +146,10 @@ static inline bool is_requantised(const quantised *q, size_t i, double sum)
     }
     double least = q->dtypes.y == CONVOKE_DTYPE_INT8 ? -128 : 0;
     double value = fmin(fmax((double)rintf(scaled) + q->scales.y_zero_point, least), least + 255);
-    return byte_value(q->dtypes.y, ((const uint8_t *)q->y)[i]) == value;
+    uint8_t bits = (uint8_t)(int32_t)value;
+    if (q->scales.y_table)
+        bits = ((const uint8_t *)q->scales.y_table)[bits];
+    return ((const uint8_t *)q->y)[i] == bits;
 }
 
 static inline void run_quantised(const quantised *q)
@@ -214,6 +217,27 @@ static inline void check_quantised_options(void)
         CHECK(is_requantised(&q, i, sums.y[i]));
     free(first), free_definition(sums);
     free_quantised(&q);
+}
+
+/* Outputs of both types of bytes that go through a table. */
+static inline void check_tables(void)
+{
+    uint8_t *table = bytes_that_look_random(256, 4);
+    for (size_t i = 0; i < 2; i++) {
+        quantised q = quantised_of(&LAYERS[0], dtypes_of(IN_DTYPES[0], IN_DTYPES[1], OUT_DTYPES[i]), NULL, true);
+        convoke_scaled_destroy(q.scaled);
+        q.scales.y_table = table;
+        OK(convoke_plan_scale_quantised(q.plan, q.weights, &q.scales, &q.scaled, &last_error));
+        q.args.scaled = q.scaled;
+        run_quantised(&q);
+        free_quantised(&q);
+    }
+    quantised q = quantised_of(&LAYERS[0], dtypes_of(IN_DTYPES[0], IN_DTYPES[1], CONVOKE_DTYPE_FLOAT), NULL, true);
+    convoke_scaled *scaled = NULL;
+    q.scales.y_table = table;
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: y_table is for outputs of uint8 and int8 alone",
+          convoke_plan_scale_quantised(q.plan, q.weights, &q.scales, &scaled, &last_error));
+    free_quantised(&q), free(table);
 }
 
 /* No zero points of W, no bias, and no image. */
@@ -415,6 +439,7 @@ static inline void check_quantised(void)
 {
     check_quantised_layers();
     check_quantised_options();
+    check_tables();
     check_absent();
     check_quantised_plan_errors();
     check_quantised_weight_errors();

@@ -137,6 +137,7 @@ class QuantisedPlan:
         w_scale: _Scale | None = None,
         y_scale: _Scale | None = None,
         y_zero_point: _ZeroPoint | None = None,
+        y_table: NDArray[np.uint8] | NDArray[np.int8] | None = None,
     ) -> Scaled: ...
     def run(
         self, x: NDArray[Any], weights: QuantisedWeights, scaled: Scaled, *, out: NDArray[Any] | None = None
