@@ -16,12 +16,14 @@ pub use convoke_kernels::dot::Byte;
 use convoke_kernels::dot::{self, Requantise, Unit};
 use convoke_kernels::dot_kernels;
 
+use crate::conv::contract::IoStrides;
 use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer, set_of_tap, tap_sets};
 use crate::conv::registry::check_sizes;
 use crate::error::{Error, bail};
-use crate::exec::region::{Region, SpacedImages, Target};
+use crate::exec::region::{Region, Target};
 use crate::exec::split::{Shape, Split, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
+use crate::plan::{Distances, Sizes};
 use crate::units::Count;
 use crate::{Geometry, Op, Operator, Planner, f16};
 
@@ -207,12 +209,13 @@ pub struct QuantisedRun<'a, 'y, X, Y> {
     /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
+    distances: Distances,
 }
 
 impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
     /// Computes Y from X on the calling thread. Both lie as the operator's layouts say.
     pub fn new(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: &'y mut [Y]) -> Self {
-        Self { x, weights, scaled, y: Target::Init(y), workspace: None, threads: Threads::Serial }
+        Self::into(x, weights, scaled, Target::Init(y))
     }
 
     /// As [`new`](Self::new), into memory that need not be initialised: every element is written, and
@@ -223,7 +226,12 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
         scaled: &'a Scaled<X, Y>,
         y: &'y mut [MaybeUninit<Y>],
     ) -> Self {
-        Self { x, weights, scaled, y: Target::Uninit(y), workspace: None, threads: Threads::Serial }
+        Self::into(x, weights, scaled, Target::Uninit(y))
+    }
+
+    fn into(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: Target<'y, Y>) -> Self {
+        let (threads, distances) = (Threads::Serial, Distances::default());
+        Self { x, weights, scaled, y, workspace: None, threads, distances }
     }
 
     /// With memory of the caller's, so that the run allocates none.
@@ -236,6 +244,35 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
     /// On some threads.
     pub fn threads(mut self, threads: Threads<'a>) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// The distance between the pixels of an X with channels last, in elements, as
+    /// [of floats](crate::Run::x_pixel_stride).
+    ///
+    /// ```
+    /// use convoke::{Conv, Layout, Planner, QuantisedRun, Scales};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([1, 2, 1]).layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+    /// let plan = Planner::new().plan_quantised::<u8, i8, i32>(conv, &[1, 2, 3])?;
+    /// let weights = plan.pack(&[1, 10], &[], None)?;
+    /// let scaled = weights.scaled(&Scales::integer(0))?;
+    /// let wide = [1, 2, 99, 3, 4, 99, 5, 6, 99];
+    /// let mut y = [0; 3];
+    /// plan.run(QuantisedRun::new(&wide, &weights, &scaled, &mut y).x_pixel_stride(3))?;
+    /// assert_eq!(y, [21, 43, 65]);
+    /// # Ok(()) }
+    /// ```
+    pub fn x_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.x.pixel = elements.into();
+        self
+    }
+
+    /// The same of Y, as [of floats](crate::Run::y_pixel_stride): elements between pixels stay as they are, and Y must be
+    /// initialised for that.
+    pub fn y_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.y.pixel = elements.into();
         self
     }
 }
@@ -376,13 +413,14 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack(&self, w: &[W], w_zero_point: &[W], bias: Option<&[i32]>) -> Result<QuantisedWeights, Error> {
         let Geometry { op, out_channels, .. } = self.geometry;
-        self.check_len("W", w.len(), self.geometry.weight_len())?;
-        if !matches!(w_zero_point.len(), 0 | 1) {
-            self.check_len("w_zero_point", w_zero_point.len(), out_channels)?;
+        self.geometry.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
+        let zeros_len = w_zero_point.len();
+        if zeros_len > 1 && zeros_len != out_channels {
+            bail!(BufferLength, "{op}: w_zero_point has {zeros_len} elements, not 1 or {out_channels}");
         }
         let mut biases = zeros(out_channels, format_args!("{op}: biases"))?;
         if let Some(bias) = bias {
-            self.check_len("B", bias.len(), out_channels)?;
+            self.geometry.check_len("B", bias.len(), out_channels, || alloc::vec![out_channels])?;
             biases.copy_from_slice(bias);
         }
         let zero = |m: usize| match w_zero_point {
@@ -446,21 +484,24 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// With a workspace, it allocates nothing.
     ///
     /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength), [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or
-    /// scales of another layer, [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
+    /// [`BufferLength`](crate::ErrorKind::BufferLength), [`InvalidShape`](crate::ErrorKind::InvalidShape) if pixels cannot
+    /// lie so, [`Overflow`](crate::ErrorKind::Overflow) if they lie too far apart,
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or scales of another layer, [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
     /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is
     /// untouched then.
     pub fn run<'y>(&self, run: QuantisedRun<'_, 'y, X, Y>) -> Result<&'y mut [Y], Error> {
-        let QuantisedRun { x, weights, scaled, y, workspace, threads } = run;
+        let QuantisedRun { x, weights, scaled, y, workspace, threads, distances } = run;
         let op = self.geometry.op;
-        self.check_len("X", x.len(), self.geometry.input_len())?;
-        self.check_len("Y", y.len(), self.geometry.output_len())?;
+        // All images are computed together.
+        let of = (&self.geometry, self.geometry.batch);
+        let (_, x_strides) = Sizes::OF_X.images(of, ("X", x.len()), distances.x)?;
+        let (images, y_strides) = Sizes::OF_Y.images_of_output(of, &y, distances.y)?;
         let count = threads.count();
         if !(1..=self.threads).contains(&count) {
             bail!(Threads, "{op}: the plan was made for {}, the run has {count}", Count(self.threads, "thread"));
         }
         if self.methods.is_empty() {
-            return Ok(&mut []);
+            return Ok(y.without_writes());
         }
         let Some(method) = self.method_for(weights) else {
             bail!(PackedMismatch, "{op}: the weights are not those of a plan of this layer: pack again");
@@ -479,21 +520,13 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         let Scaled { add, scale, table, y_zero, .. } = scaled;
         let (zero, table) = (y_zero.zero_point(), table.as_deref());
         let requantise = Requantise { add, scale, zero, by_rows: false, table };
+        let strides = IoStrides { x: x_strides, residual: y_strides, y: y_strides };
         let run = |_: usize, task: usize, y: Region<'_, Y>, scratch: &mut [Line]| {
-            let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y };
+            let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y, strides };
             layer.run(task, &io, scratch);
         };
-        let images = SpacedImages { count: 1, len: y.len(), stride: y.len() };
         let proven = layer.proven().unwrap_or_else(|error| panic!("{:?}: {error}", self.geometry));
-        let strides = self.geometry.output_strides();
-        Ok(y.fill(&proven, (images, strides), (threads, slots), (scratch, of_thread), &run))
-    }
-
-    fn check_len(&self, name: &str, len: usize, expected: usize) -> Result<(), Error> {
-        if len != expected {
-            bail!(BufferLength, "{}: {name} has {len} elements, not {expected}", self.geometry.op);
-        }
-        Ok(())
+        Ok(y.fill(&proven, (images, y_strides), (threads, slots), (scratch, of_thread), &run))
     }
 }
 

@@ -3,14 +3,15 @@
 use std::mem::MaybeUninit;
 
 use convoke::{
-    Activation, Byte, Conv, ErrorKind, Isa, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled, Scales, Threads,
-    Workspace, f16, reference,
+    Activation, Byte, Conv, ErrorKind, Isa, Layout, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled, Scales,
+    Threads, Workspace, f16, reference,
 };
 use convoke_tools::data::channel_of;
 use proptest::prelude::*;
 
 use crate::common::cases;
 use crate::common::layers::{self, Layer};
+use crate::common::operands::Pixels;
 use crate::lowerings::runner;
 
 /// A type of the tests: its smallest and its largest value.
@@ -142,11 +143,21 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
     assert_eq!(plan.isa(), isa);
     assert!(plan.explain().contains(plan.kernel()), "{}", plan.explain());
     let mut workspace = Workspace::with_bytes(plan.workspace_bytes()).unwrap();
+    // Pixels that lie apart, where channels are last.
+    let gaps = [(); 3].map(|()| (draw.below(2) == 0).then(|| draw.below(4) as usize));
+    let [of_x, _, of_y] = Pixels::of(&geometry, gaps);
+    let wide_x = of_x.spread(&x, draw.byte());
+    let mut wide = of_y.spread(&vec![Y::default(); geometry.output_len()], Y::ZERO_POINT);
     let mut memory = vec![MaybeUninit::uninit(); geometry.output_len()];
-    let run = QuantisedRun::uninit(&x, &weights, &scaled, &mut memory).workspace(&mut workspace);
+    // What is between pixels must be initialised.
+    let run = match of_y.stride {
+        Some(_) => QuantisedRun::new(&wide_x, &weights, &scaled, &mut wide),
+        None => QuantisedRun::uninit(&wide_x, &weights, &scaled, &mut memory),
+    };
+    let run = run.x_pixel_stride(of_x.stride).y_pixel_stride(of_y.stride).workspace(&mut workspace);
     #[cfg(feature = "rayon")]
     let run = run.threads(Threads::Current.at_most(threads));
-    let y = plan.run(run).unwrap();
+    let y = of_y.gather(plan.run(run).unwrap(), Y::ZERO_POINT);
 
     // The definition, in f64: all sums are integers that it holds.
     let zero_of = |m: usize| w_zeros.get(if w_zeros.len() == 1 { 0 } else { m }).map_or(0, |zero| zero.number());
@@ -290,11 +301,11 @@ fn bad_input_is_refused_with_its_rule() {
     let check = |error: convoke::Error, kind: ErrorKind, text: &str| assert_eq!(message(error), (kind, text.into()));
 
     let short = plan.pack(&[0; 5], &[], None).unwrap_err();
-    check(short, ErrorKind::BufferLength, "Conv: W has 5 elements, not 6");
+    check(short, ErrorKind::BufferLength, "Conv: W has 5 elements, its shape [2, 3, 1] asks for 6");
     let zeros = plan.pack(&[0; 6], &[0; 3], None).unwrap_err();
-    check(zeros, ErrorKind::BufferLength, "Conv: w_zero_point has 3 elements, not 2");
+    check(zeros, ErrorKind::BufferLength, "Conv: w_zero_point has 3 elements, not 1 or 2");
     let bias = plan.pack(&[0; 6], &[], Some(&[0])).unwrap_err();
-    check(bias, ErrorKind::BufferLength, "Conv: B has 1 elements, not 2");
+    check(bias, ErrorKind::BufferLength, "Conv: B has 1 elements, its shape [2] asks for 2");
     let large = plan.pack(&[127; 6], &[], Some(&[0, i32::MAX])).unwrap_err();
     let text = "Conv: sums of output channel 1 may reach 2147580802, more than 32 bits hold";
     check(large, ErrorKind::Overflow, text);
@@ -317,7 +328,10 @@ fn bad_input_is_refused_with_its_rule() {
     let scaled = weights.scaled(&scales).unwrap();
     let mut y = [9; 10];
     let x = plan.run(QuantisedRun::new(&[0; 14], &weights, &scaled, &mut y)).unwrap_err();
-    check(x, ErrorKind::BufferLength, "Conv: X has 14 elements, not 15");
+    check(x, ErrorKind::BufferLength, "Conv: X has 14 elements, its shape [1, 3, 5] asks for 15");
+    let apart = plan.run(QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).y_pixel_stride(3)).unwrap_err();
+    let text = "Conv: Y has a pixel stride of 3 and its channels first: only channels last can";
+    check(apart, ErrorKind::InvalidShape, text);
     let threads = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).threads(Threads::AtMost(0, &Threads::Serial));
     let threads = plan.run(threads).unwrap_err();
     check(threads, ErrorKind::Threads, "Conv: the plan was made for 1 thread, the run has 0");
@@ -337,6 +351,25 @@ fn bad_input_is_refused_with_its_rule() {
     let others = plan.pack(&[2; 6], &[], None).unwrap().scaled(&scales).unwrap();
     let run = plan.run(QuantisedRun::new(&[0; 15], &weights, &others, &mut y)).unwrap_err();
     check(run, ErrorKind::PackedMismatch, "Conv: the scales were made for other weights");
+    assert_eq!(y, [9; 10], "Y is untouched");
+
+    let last = conv.clone().layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+    let last = planner.plan_quantised::<u8, i8, u8>(last, &[1, 3, 5]).unwrap();
+    let run = |stride: usize, of_y: usize, y: &mut [u8]| {
+        let run = QuantisedRun::new(&[0; 19], &weights, &scaled, y);
+        last.run(run.x_pixel_stride(stride).y_pixel_stride(of_y)).map(|_| ()).unwrap_err()
+    };
+    let narrow = run(2, 2, &mut y);
+    check(narrow, ErrorKind::InvalidShape, "Conv: X has a pixel stride of 2, a pixel has 3 elements");
+    let text = "Conv: X has 19 elements, 1 images of 23 elements, 23 apart, ask for 23";
+    check(run(5, 2, &mut y), ErrorKind::BufferLength, text);
+    let text = "Conv: Y has 10 elements, 1 images of 14 elements, 14 apart, ask for 14";
+    check(run(4, 3, &mut y), ErrorKind::BufferLength, text);
+    let far = run(usize::MAX / 2, 2, &mut y);
+    assert_eq!(far.kind(), ErrorKind::Overflow, "{far}");
+    let mut memory = [MaybeUninit::uninit(); 14];
+    let uninit = last.run(QuantisedRun::uninit(&[0; 15], &weights, &scaled, &mut memory).y_pixel_stride(3));
+    check(uninit.unwrap_err(), ErrorKind::BufferLength, "Conv: Y has 14 elements, its shape [1, 2, 5] asks for 10");
     assert_eq!(y, [9; 10], "Y is untouched");
 
     // Kernels of as many taps have other shapes.

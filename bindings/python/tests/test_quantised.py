@@ -191,7 +191,7 @@ def test_arrays_are_checked(layer):
         (lambda: plan.pack(w, b.astype(">i4")), convoke.InvalidTypeError, "Conv: B is of dtype >i4"),
         (lambda: plan.pack(w, b[:-1]), convoke.InvalidShapeError, "Conv: B has 31 elements"),
         (lambda: plan.pack(w, np.full_like(b, 2**31 - 1)), convoke.SizeOverflowError, "Conv: sums of output channel 0 may reach"),
-        (lambda: plan.pack(w, w_zero_point=np.zeros(31, np.int8)), convoke.BufferLengthError, "Conv: w_zero_point has 31 elements, not 32"),
+        (lambda: plan.pack(w, w_zero_point=np.zeros(31, np.int8)), convoke.BufferLengthError, "Conv: w_zero_point has 31 elements, not 1 or 32"),
         (lambda: plan.pack(w, w_zero_point=np.zeros(32, np.int32)), convoke.InvalidTypeError, "Conv: w_zero_point is of dtype int32"),
         (lambda: plan.pack(w, w_zero_point=128), convoke.InvalidInputError, "Conv: w_zero_point is 128, must be from -128 to 127"),
     ):
