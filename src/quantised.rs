@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use bytemuck::Pod;
 use convoke_kernels::Isa;
 pub use convoke_kernels::dot::Byte;
-use convoke_kernels::dot::{self, Requantise, Unit};
+use convoke_kernels::dot::{self, Addend, Requantise, Unit};
 use convoke_kernels::dot_kernels;
 
 use crate::conv::contract::IoStrides;
@@ -156,6 +156,7 @@ pub struct Scaled<X, Y> {
     number: usize,
     x_zero: X,
     y_zero: Y,
+    y_scale: f32,
     /// For each set of taps and each output channel, and for outputs without taps.
     add: Vec<i32>,
     scale: Vec<f32>,
@@ -206,6 +207,7 @@ pub struct QuantisedRun<'a, 'y, X, Y> {
     weights: &'a QuantisedWeights,
     scaled: &'a Scaled<X, Y>,
     y: Target<'y, Y>,
+    residual: Option<Residual<'a>>,
     /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
@@ -231,7 +233,7 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
 
     fn into(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: Target<'y, Y>) -> Self {
         let (threads, distances) = (Threads::Serial, Distances::default());
-        Self { x, weights, scaled, y, workspace: None, threads, distances }
+        Self { x, weights, scaled, y, residual: None, workspace: None, threads, distances }
     }
 
     /// With memory of the caller's, so that the run allocates none.
@@ -275,6 +277,52 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
         self.distances.y.pixel = elements.into();
         self
     }
+}
+
+impl<'a, X, Y: Byte + Quantised> QuantisedRun<'a, '_, X, Y> {
+    /// Adds a tensor of Y's shape and type, with a scale and a zero point of its own, before Y is rounded:
+    ///
+    /// ```text
+    /// y = round((sum + bias) * (x_scale * w_scale / y_scale) + (residual - zero_point) * (scale / y_scale)) + y_zero_point
+    /// ```
+    ///
+    /// Y is saturated, and halves are rounded to even. Each operation is in f32 and rounded there, in the order of the
+    /// formula. So there is one rounding to bytes. A graph of `QLinearConv` and `QLinearAdd` has two, where the outputs of
+    /// the convolution are rounded first, and may differ by more than one step where the scale between them is coarse.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner, QuantisedRun, Scales};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().plan_quantised::<u8, i8, u8>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
+    /// let weights = plan.pack(&[2], &[], None)?;
+    /// let scales = Scales { x_scale: 0.5, x_zero_point: 0, w_scale: &[1.0], y_scale: 2.0, y_zero_point: 100 };
+    /// let scaled = weights.scaled(&scales)?;
+    /// let mut y = [0; 3];
+    /// plan.run(QuantisedRun::new(&[1, 2, 3], &weights, &scaled, &mut y).residual(&[50, 60, 70], 0.5, 60))?;
+    /// // 1 - 5 = -4, 2 + 0 = 2, and 3 + 5 = 8, over 2.
+    /// assert_eq!(y, [98, 101, 104]);
+    /// # Ok(()) }
+    /// ```
+    pub fn residual(mut self, residual: &'a [Y], scale: f32, zero_point: Y) -> Self {
+        let zero = Byte::value(zero_point);
+        self.residual = Some(Residual { bytes: bytemuck::cast_slice(residual), scale, zero });
+        self
+    }
+
+    /// The distance between the pixels of the residual, as that of [Y](Self::y_pixel_stride).
+    pub fn residual_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.residual.pixel = elements.into();
+        self
+    }
+}
+
+/// A tensor of bytes that is added to Y.
+struct Residual<'a> {
+    /// Their bits.
+    bytes: &'a [u8],
+    scale: f32,
+    zero: i32,
 }
 
 impl Planner {
@@ -487,15 +535,26 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// [`BufferLength`](crate::ErrorKind::BufferLength), [`InvalidShape`](crate::ErrorKind::InvalidShape) if pixels cannot
     /// lie so, [`Overflow`](crate::ErrorKind::Overflow) if they lie too far apart,
     /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or scales of another layer, [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
-    /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is
-    /// untouched then.
+    /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`InvalidInput`](crate::ErrorKind::InvalidInput) if
+    /// the residual's scale is not positive and finite, or it is not finite over `y_scale`,
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is untouched then.
     pub fn run<'y>(&self, run: QuantisedRun<'_, 'y, X, Y>) -> Result<&'y mut [Y], Error> {
-        let QuantisedRun { x, weights, scaled, y, workspace, threads, distances } = run;
+        let QuantisedRun { x, weights, scaled, y, residual, workspace, threads, distances } = run;
         let op = self.geometry.op;
         // All images are computed together.
         let of = (&self.geometry, self.geometry.batch);
         let (_, x_strides) = Sizes::OF_X.images(of, ("X", x.len()), distances.x)?;
         let (images, y_strides) = Sizes::OF_Y.images_of_output(of, &y, distances.y)?;
+        let (mut added, mut residual_strides) = (None, y_strides);
+        if let Some(Residual { bytes, scale, zero }) = residual {
+            (_, residual_strides) = Sizes::OF_Y.images(of, ("the residual", bytes.len()), distances.residual)?;
+            check_scale(op, "the residual's scale", scale)?;
+            let scale = scale / scaled.y_scale;
+            if !scale.is_finite() {
+                bail!(InvalidInput, "{op}: the residual's scale over y_scale is {scale}");
+            }
+            added = Some(Addend { values: bytes, ld: 0, step: 0, zero, scale });
+        }
         let count = threads.count();
         if !(1..=self.threads).contains(&count) {
             bail!(Threads, "{op}: the plan was made for {}, the run has {count}", Count(self.threads, "thread"));
@@ -519,8 +578,8 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         };
         let Scaled { add, scale, table, y_zero, .. } = scaled;
         let (zero, table) = (y_zero.zero_point(), table.as_deref());
-        let requantise = Requantise { add, scale, zero, by_rows: false, table };
-        let strides = IoStrides { x: x_strides, residual: y_strides, y: y_strides };
+        let requantise = Requantise { add, scale, zero, by_rows: false, residual: added, table };
+        let strides = IoStrides { x: x_strides, residual: residual_strides, y: y_strides };
         let run = |_: usize, task: usize, y: Region<'_, Y>, scratch: &mut [Line]| {
             let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y, strides };
             layer.run(task, &io, scratch);
@@ -546,9 +605,7 @@ impl QuantisedWeights {
         let named = [("x_scale", x_scale), ("y_scale", y_scale)];
         let all = named.into_iter().chain(w_scale.iter().map(|scale| ("w_scale", *scale)));
         for (name, scale) in all {
-            if !(scale > 0.0 && scale.is_finite()) {
-                bail!(InvalidInput, "{op}: {name} is {scale}, it must be positive and finite");
-            }
+            check_scale(op, name, scale)?;
         }
         let order = self.format.as_ref().map(|format| format.order);
         let is_kept = order.is_some_and(|order| order.unit == Unit::Bytes);
@@ -565,8 +622,16 @@ impl QuantisedWeights {
                 bail!(InvalidInput, "{op}: the scale of output channel {m}, x_scale * w_scale / y_scale, is {scale}");
             }
         }
-        Ok(Scaled { number: self.number, x_zero: x_zero_point, y_zero: y_zero_point, add, scale, table: None })
+        let (x_zero, y_zero) = (x_zero_point, y_zero_point);
+        Ok(Scaled { number: self.number, x_zero, y_zero, y_scale, add, scale, table: None })
     }
+}
+
+fn check_scale(op: Op, name: &str, scale: f32) -> Result<(), Error> {
+    if !(scale > 0.0 && scale.is_finite()) {
+        bail!(InvalidInput, "{op}: {name} is {scale}, it must be positive and finite");
+    }
+    Ok(())
 }
 
 /// So many zeros. `what` begins the error's message.

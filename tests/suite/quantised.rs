@@ -44,7 +44,25 @@ type WithTable<X, Y> = (Scaled<X, Y>, Box<dyn Fn(Y) -> Y>);
 /// What an output must be.
 trait Expected: Quantised + PartialEq + Default {
     const ZERO_POINT: Self;
-    fn expected(sum: i32, scale: f32) -> Self;
+    fn expected(sum: i32, scale: f32, addend: f32) -> Self;
+
+    /// A residual for outputs of bytes: its values, and its zero point.
+    fn residual(_len: usize, _: &mut Draw) -> Option<(Vec<Self>, Self)> {
+        None
+    }
+
+    fn with_residual<'a, 'y, X>(
+        run: QuantisedRun<'a, 'y, X, Self>,
+        _: (&'a [Self], f32, Self),
+        _stride: Option<usize>,
+    ) -> QuantisedRun<'a, 'y, X, Self> {
+        run
+    }
+
+    /// What is left of a value of the residual without the zero point.
+    fn difference(self, _zero_point: Self) -> i32 {
+        0
+    }
 
     /// Gives an output of bytes a table, by which the expected values go, too.
     fn with_table<X: Byte>(scaled: Scaled<X, Self>, _: &mut Draw) -> WithTable<X, Self> {
@@ -53,11 +71,11 @@ trait Expected: Quantised + PartialEq + Default {
 }
 
 macro_rules! expected {
-    ($t:ident, $zero:expr; |$sum:ident, $scale:ident| $expected:expr $(, $byte:ident)?) => {
+    ($t:ident, $zero:expr; |$sum:ident, $scale:ident, $addend:ident| $expected:expr $(, $byte:ident)?) => {
         impl Expected for $t {
             const ZERO_POINT: Self = $zero;
 
-            fn expected($sum: i32, $scale: f32) -> Self {
+            fn expected($sum: i32, $scale: f32, $addend: f32) -> Self {
                 $expected
             }
 
@@ -66,17 +84,33 @@ macro_rules! expected {
                     let table: [Self; 256] = std::array::from_fn(|_| draw.byte());
                     (scaled.table(&table), Box::new(move |y| table[usize::from(y as $byte)]))
                 }
+
+                fn residual(len: usize, draw: &mut Draw) -> Option<(Vec<Self>, Self)> {
+                    Some((draw.bytes(len), draw.byte()))
+                }
+
+                fn with_residual<'a, 'y, X>(
+                    run: QuantisedRun<'a, 'y, X, Self>,
+                    (residual, scale, zero_point): (&'a [Self], f32, Self),
+                    stride: Option<usize>,
+                ) -> QuantisedRun<'a, 'y, X, Self> {
+                    run.residual(residual, scale, zero_point).residual_pixel_stride(stride)
+                }
+
+                fn difference(self, zero_point: Self) -> i32 {
+                    self.number() - zero_point.number()
+                }
             )?
         }
     };
 }
 // `as` saturates.
-expected!(u8, 77; |sum, scale| ((sum as f32 * scale).round_ties_even() + 77.0) as u8, u8);
-expected!(i8, -5; |sum, scale| ((sum as f32 * scale).round_ties_even() - 5.0) as i8, u8);
-expected!(i32, 0; |sum, _scale| sum);
-expected!(f32, 0.0; |sum, scale| sum as f32 * scale);
+expected!(u8, 77; |sum, scale, addend| ((sum as f32 * scale + addend).round_ties_even() + 77.0) as u8, u8);
+expected!(i8, -5; |sum, scale, addend| ((sum as f32 * scale + addend).round_ties_even() - 5.0) as i8, u8);
+expected!(i32, 0; |sum, _scale, _addend| sum);
+expected!(f32, 0.0; |sum, scale, _addend| sum as f32 * scale);
 // The conversion rounds once, as f64 holds the product.
-expected!(f16, f16::ZERO; |sum, scale| f16::from_f64(f64::from(sum as f32 * scale)));
+expected!(f16, f16::ZERO; |sum, scale, _addend| f16::from_f64(f64::from(sum as f32 * scale)));
 
 /// Random numbers, the same in every run.
 struct Draw(u64);
@@ -145,7 +179,9 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
     let mut workspace = Workspace::with_bytes(plan.workspace_bytes()).unwrap();
     // Pixels that lie apart, where channels are last.
     let gaps = [(); 3].map(|()| (draw.below(2) == 0).then(|| draw.below(4) as usize));
-    let [of_x, _, of_y] = Pixels::of(&geometry, gaps);
+    let [of_x, of_residual, of_y] = Pixels::of(&geometry, gaps);
+    let residual = Y::residual(geometry.output_len(), &mut draw).filter(|_| seed % 7 < 3);
+    let wide_residual = residual.as_ref().map(|(values, zero)| of_residual.spread(values, *zero));
     let wide_x = of_x.spread(&x, draw.byte());
     let mut wide = of_y.spread(&vec![Y::default(); geometry.output_len()], Y::ZERO_POINT);
     let mut memory = vec![MaybeUninit::uninit(); geometry.output_len()];
@@ -155,6 +191,10 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
         None => QuantisedRun::uninit(&wide_x, &weights, &scaled, &mut memory),
     };
     let run = run.x_pixel_stride(of_x.stride).y_pixel_stride(of_y.stride).workspace(&mut workspace);
+    let run = match (&residual, &wide_residual) {
+        (Some((_, zero)), Some(wide)) => Y::with_residual(run, (wide, 0.11, *zero), of_residual.stride),
+        _ => run,
+    };
     #[cfg(feature = "rayon")]
     let run = run.threads(Threads::Current.at_most(threads));
     let y = of_y.gather(plan.run(run).unwrap(), Y::ZERO_POINT);
@@ -168,7 +208,8 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
     for (index, (y, sum)) in y.iter().zip(reference::all(&geometry, &x, &w, bias.as_deref())).enumerate() {
         let m = geometry.output_place(index).1;
         let scale = 0.02 * w_scale[if w_scale.len() == 1 { 0 } else { m }] / 0.37;
-        let expected = looked_up(Y::expected(sum.value as i32, scale));
+        let addend = residual.as_ref().map_or(0, |(values, zero)| values[index].difference(*zero));
+        let expected = looked_up(Y::expected(sum.value as i32, scale, addend as f32 * (0.11 / 0.37)));
         assert_eq!(f64::from(sum.value as i32), sum.value, "the sum fits");
         assert!(
             *y == expected,
@@ -332,6 +373,19 @@ fn bad_input_is_refused_with_its_rule() {
     let apart = plan.run(QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).y_pixel_stride(3)).unwrap_err();
     let text = "Conv: Y has a pixel stride of 3 and its channels first: only channels last can";
     check(apart, ErrorKind::InvalidShape, text);
+    let short = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).residual(&[0; 9], 1.0, 0);
+    let text = "Conv: the residual has 9 elements, its shape [1, 2, 5] asks for 10";
+    check(plan.run(short).unwrap_err(), ErrorKind::BufferLength, text);
+    let negative = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).residual(&[0; 10], -1.0, 0);
+    let text = "Conv: the residual's scale is -1, it must be positive and finite";
+    check(plan.run(negative).unwrap_err(), ErrorKind::InvalidInput, text);
+    let small = weights.scaled(&Scales { y_scale: 1e-9, ..scales }).unwrap();
+    let large = QuantisedRun::new(&[0; 15], &weights, &small, &mut y).residual(&[0; 10], 1e30, 0);
+    let text = "Conv: the residual's scale over y_scale is inf";
+    check(plan.run(large).unwrap_err(), ErrorKind::InvalidInput, text);
+    let apart = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).residual(&[0; 10], 1.0, 0);
+    let text = "Conv: the residual has a pixel stride of 2 and its channels first: only channels last can";
+    check(plan.run(apart.residual_pixel_stride(2)).unwrap_err(), ErrorKind::InvalidShape, text);
     let threads = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).threads(Threads::AtMost(0, &Threads::Serial));
     let threads = plan.run(threads).unwrap_err();
     check(threads, ErrorKind::Threads, "Conv: the plan was made for 1 thread, the run has 0");
@@ -361,9 +415,9 @@ fn bad_input_is_refused_with_its_rule() {
     };
     let narrow = run(2, 2, &mut y);
     check(narrow, ErrorKind::InvalidShape, "Conv: X has a pixel stride of 2, a pixel has 3 elements");
-    let text = "Conv: X has 19 elements, 1 images of 23 elements, 23 apart, ask for 23";
+    let text = "Conv: X has 19 elements, 1 images of 23 elements, 25 apart, ask for 23";
     check(run(5, 2, &mut y), ErrorKind::BufferLength, text);
-    let text = "Conv: Y has 10 elements, 1 images of 14 elements, 14 apart, ask for 14";
+    let text = "Conv: Y has 10 elements, 1 images of 14 elements, 15 apart, ask for 14";
     check(run(4, 3, &mut y), ErrorKind::BufferLength, text);
     let far = run(usize::MAX / 2, 2, &mut y);
     assert_eq!(far.kind(), ErrorKind::Overflow, "{far}");

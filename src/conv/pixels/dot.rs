@@ -9,7 +9,7 @@
 use alloc::string::String;
 
 use convoke_kernels::dot::{
-    Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
+    Addend, Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
 };
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
@@ -78,7 +78,7 @@ pub(crate) struct DotIo<'a, X, Y> {
     pub(crate) x_zero: X,
     pub(crate) weights: &'a [i32],
     /// As in [`Requantise`], for all channels, where `add` has them for each [set of taps](tap_sets), and for outputs
-    /// without taps.
+    /// without taps. The residual is all of it.
     pub(crate) requantise: Requantise<'a>,
     pub(crate) y: Region<'a, Y>,
     pub(crate) strides: IoStrides,
@@ -312,10 +312,20 @@ impl DotLayer {
         let strides = io.strides.y;
         let PixelPlace { layout, positions, pixel, step, count, ref channels } = *place;
         let m = channels.len();
+        let residual = io.strides.residual;
+        let added = residual.at(pixel / positions, channels.start, pixel % positions);
+        let (added_ld, added_step) =
+            if layout == Layout::ChannelsLast { (step * residual.position, 1) } else { (residual.channel, step) };
         let requantise = |by_rows: bool| Requantise {
             add: &io.requantise.add[of_set..][channels.clone()],
             scale: &io.requantise.scale[channels.clone()],
             by_rows,
+            residual: io.requantise.residual.map(|residual| Addend {
+                values: &residual.values[added..],
+                ld: added_ld,
+                step: added_step,
+                ..residual
+            }),
             ..io.requantise
         };
         if layout == Layout::ChannelsLast {
