@@ -17,12 +17,16 @@ use convoke_kernels::dot::{self, Addend, Requantise, Unit};
 use convoke_kernels::dot_kernels;
 
 use crate::conv::contract::IoStrides;
-use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer, set_of_tap, tap_sets};
+use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer, set_of_tap, tap_phases, tap_sets};
 use crate::conv::registry::check_sizes;
 use crate::error::{Error, bail};
+#[cfg(feature = "save")]
+use crate::exec::lines_for;
 use crate::exec::region::{Region, Target};
 use crate::exec::split::{Shape, Split, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
+#[cfg(feature = "save")]
+use crate::plan::saved;
 use crate::plan::{Distances, Sizes};
 use crate::units::Count;
 use crate::{Geometry, Op, Operator, Planner, f16};
@@ -146,6 +150,8 @@ pub struct QuantisedWeights {
 struct QuantisedFormat {
     weight_shape: Vec<usize>,
     group: usize,
+    /// Those of each axis of ConvTranspose, for which weights have sums.
+    phases: Vec<usize>,
     order: DotFormat,
 }
 
@@ -369,7 +375,8 @@ impl Planner {
                 match DotLayer::new(&geometry, (machine, threads), kernels) {
                     Ok(layer) => {
                         let (weight_shape, group) = (geometry.weight_shape(), geometry.group);
-                        let format = QuantisedFormat { weight_shape, group, order: layer.format() };
+                        let (phases, order) = (tap_phases(&geometry).collect(), layer.format());
+                        let format = QuantisedFormat { weight_shape, group, phases, order };
                         methods.push(QuantisedMethod { format, layer: Tasks::new(Box::new(layer), shape) });
                     }
                     Err(reason) => refusal = Some(reason),
@@ -523,6 +530,52 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         self.methods.is_empty() || self.method_for(weights).is_some()
     }
 
+    fn mismatch(&self) -> Error {
+        let message =
+            alloc::format!("{}: the weights are not those of a plan of this layer: pack again", self.geometry.op);
+        Error::new(crate::ErrorKind::PackedMismatch, message)
+    }
+
+    /// Weights that [`to_bytes`](QuantisedWeights::to_bytes) wrote. They are copied.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([8, 4, 3, 3]);
+    /// let plan = Planner::new().plan_quantised::<u8, i8, u8>(conv.clone(), &[1, 4, 16, 16])?;
+    /// let saved = plan.pack(&[1; 8 * 4 * 3 * 3], &[], None)?.to_bytes()?;
+    ///
+    /// // In another process, for X of any size:
+    /// let plan = Planner::new().plan_quantised::<u8, i8, u8>(conv, &[1, 4, 20, 20])?;
+    /// let weights = plan.load(&saved)?;
+    /// assert!(plan.accepts(&weights));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if they were changed or cut, or are of another version or order
+    /// of bytes; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if they are those of another layer or ISA, or not of
+    /// bytes; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    #[cfg(feature = "save")]
+    pub fn load(&self, bytes: &[u8]) -> Result<QuantisedWeights, Error> {
+        let (described, mut rest) = saved::checked(bytes)?;
+        let Geometry { op, out_channels, .. } = self.geometry;
+        let formats = self.methods.iter().map(|method| (Some(&method.format), method.layer.packed_len()));
+        let of_empty = self.methods.is_empty().then_some((None, 0));
+        let found = formats.chain(of_empty).find(|(format, _)| description(*format).as_bytes() == described);
+        let (format, len) = found.ok_or_else(|| self.mismatch())?;
+        // All lengths are those that this plan packs.
+        let bias = rest.copied(out_channels)?;
+        let sums = rest.copied(tap_sets(&self.geometry).saturating_mul(out_channels))?;
+        let values = rest.copied(len)?;
+        if !rest.is_empty() {
+            bail!(InvalidPacked, "packed weights: {} bytes are more than their layout has", bytes.len());
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(QuantisedWeights { number, op, format: format.cloned(), values, sums, bias })
+    }
+
     fn method_for(&self, weights: &QuantisedWeights) -> Option<&QuantisedMethod> {
         self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format))
     }
@@ -562,9 +615,7 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         if self.methods.is_empty() {
             return Ok(y.without_writes());
         }
-        let Some(method) = self.method_for(weights) else {
-            bail!(PackedMismatch, "{op}: the weights are not those of a plan of this layer: pack again");
-        };
+        let method = self.method_for(weights).ok_or_else(|| self.mismatch())?;
         if scaled.number != weights.number {
             bail!(PackedMismatch, "{op}: the scales were made for other weights");
         }
@@ -589,7 +640,29 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     }
 }
 
+/// What saved weights are for. Nothing of it is ever read: it is compared with what a plan asks for.
+#[cfg(feature = "save")]
+fn description(format: Option<&QuantisedFormat>) -> String {
+    alloc::format!("bytes: {format:?}")
+}
+
 impl QuantisedWeights {
+    /// The weights as bytes, for [`QuantisedPlan::load`] on a CPU with the same ISA and order of bytes, by the same version
+    /// of the crate. Their length is a multiple of 64.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    #[cfg(feature = "save")]
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let Self { bias, sums, values, .. } = self;
+        let lines = [lines_for::<i32>(bias.len()), lines_for::<i64>(sums.len()), lines_for::<i32>(values.len())];
+        saved::saved(description(self.format.as_ref()).as_bytes(), lines, |parts| {
+            parts.next(bias.len()).copy_from_slice(bias);
+            parts.next(sums.len()).copy_from_slice(sums);
+            parts.next(values.len()).copy_from_slice(values);
+        })
+    }
+
     /// What a run does with the sums of these weights.
     ///
     /// # Errors

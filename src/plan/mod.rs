@@ -12,7 +12,7 @@ mod packed;
 mod planner;
 mod run;
 #[cfg(feature = "save")]
-mod saved;
+pub(crate) mod saved;
 mod tune;
 mod visible;
 
@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use convoke_kernels::{Isa, Real};
 use spin::Once;
 
-pub use cache::PlanCache;
+pub use cache::{PlanCache, QuantisedPlanCache};
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
 pub use planner::Planner;

@@ -1,10 +1,12 @@
 //! Convolutions of bytes: random layers on every ISA and in all types, against the definition, and refusals.
 
 use std::mem::MaybeUninit;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use convoke::{
-    Activation, Byte, Conv, ErrorKind, Isa, Layout, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled, Scales,
-    Threads, Workspace, f16, reference,
+    Activation, Byte, Conv, ConvTranspose, ErrorKind, Isa, Layout, PackedWeights, Planner, Quantised, QuantisedPlan,
+    QuantisedPlanCache, QuantisedRun, Scaled, Scales, Threads, Workspace, f16, reference,
 };
 use convoke_tools::data::channel_of;
 use proptest::prelude::*;
@@ -12,6 +14,8 @@ use proptest::prelude::*;
 use crate::common::cases;
 use crate::common::layers::{self, Layer};
 use crate::common::operands::Pixels;
+#[cfg(feature = "save")]
+use crate::forged::with_checksum;
 use crate::lowerings::runner;
 
 /// A type of the tests: its smallest and its largest value.
@@ -168,6 +172,8 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
         Scales { x_scale: 0.02, x_zero_point: x_zero, w_scale: &w_scale, y_scale: 0.37, y_zero_point: Y::ZERO_POINT };
 
     let weights = plan.pack(&w, &w_zeros, bias.as_deref()).unwrap();
+    #[cfg(feature = "save")]
+    let weights = if seed.is_multiple_of(4) { plan.load(&weights.to_bytes().unwrap()).unwrap() } else { weights };
     let mut scaled = weights.scaled(&scales).unwrap();
     let mut looked_up: Box<dyn Fn(Y) -> Y> = Box::new(|y| y);
     if seed.is_multiple_of(5) {
@@ -479,4 +485,103 @@ fn depthwise_weights_serve_other_sizes_of_x() {
             }
         }
     }
+}
+
+/// Weights for other strides, whose sums are those of other taps, were accepted, and the run panicked.
+#[test]
+fn transposed_weights_are_for_their_strides() {
+    let plan = |stride: i64| {
+        let operator = ConvTranspose::new([2, 3, 3]).strides([stride]);
+        Planner::new().plan_quantised::<u8, i8, i32>(operator, &[1, 2, 5]).unwrap()
+    };
+    let (narrow, wide) = (plan(1), plan(2));
+    let weights = narrow.pack(&[1; 18], &[], None).unwrap();
+    assert!(narrow.accepts(&weights) && !wide.accepts(&weights));
+    let (scaled, mut y) = (weights.scaled(&Scales::integer(0)).unwrap(), vec![0; wide.geometry().output_len()]);
+    let error = wide.run(QuantisedRun::new(&[1; 10], &weights, &scaled, &mut y)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PackedMismatch, "{error}");
+    // Those of Conv serve all strides.
+    let plan = |stride: i64| {
+        let operator = Conv::new([3, 2, 3]).strides([stride]);
+        Planner::new().plan_quantised::<u8, i8, i32>(operator, &[1, 2, 5]).unwrap()
+    };
+    assert!(plan(1).accepts(&plan(2).pack(&[1; 18], &[], None).unwrap()));
+}
+
+#[test]
+#[cfg(feature = "save")]
+fn saved_weights_that_are_damaged_or_foreign_are_refused() {
+    let planner = Planner::new();
+    let plan = |conv: Conv| planner.plan_quantised::<u8, i8, u8>(conv, &[1, 8, 5]).unwrap();
+    let of_layer = plan(Conv::new([3, 8, 2]));
+    let saved = of_layer.pack(&[1; 48], &[], Some(&[5, 6, 7])).unwrap().to_bytes().unwrap();
+    assert!(saved.len().is_multiple_of(64));
+    of_layer.load(&saved).unwrap();
+    let refused = |bytes: &[u8], kind: ErrorKind, text: &str| {
+        let error = of_layer.load(bytes).unwrap_err();
+        assert!(error.kind() == kind && error.to_string().contains(text), "{error}");
+    };
+    for len in (0..saved.len()).step_by(7) {
+        refused(&saved[..len], ErrorKind::InvalidPacked, "packed weights: ");
+    }
+    for at in 0..saved.len() {
+        let mut changed = saved.clone();
+        changed[at] ^= 1;
+        refused(&changed, ErrorKind::InvalidPacked, "packed weights: ");
+    }
+
+    // The checksum is right from here on. No letter of the description may be another one.
+    let described = 24..24 + u32::from_ne_bytes(saved[20..24].try_into().unwrap()) as usize;
+    for at in described.clone() {
+        let mut forged = saved.clone();
+        forged[at] ^= 1;
+        refused(&with_checksum(forged), ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
+    }
+    for len in [0_u32, described.len() as u32 - 1, saved.len() as u32, u32::MAX] {
+        let mut forged = saved.clone();
+        forged[20..24].copy_from_slice(&len.to_ne_bytes());
+        assert!(of_layer.load(&with_checksum(forged)).is_err(), "{len}");
+    }
+    let longer = with_checksum([&saved[..], &[0; 64]].concat());
+    refused(&longer, ErrorKind::InvalidPacked, "bytes are more than their layout has");
+    let shorter = with_checksum(saved[..saved.len() - 64].to_vec());
+    refused(&shorter, ErrorKind::InvalidPacked, "bytes are fewer than their layout has");
+
+    // Weights of another layer, and of floats.
+    let others = [Conv::new([3, 8, 1]), Conv::new([4, 8, 2]), Conv::new([4, 2, 2]).group(4)].map(plan);
+    for other in &others {
+        let foreign = other.pack(&vec![1; other.geometry().weight_len()], &[], None).unwrap().to_bytes().unwrap();
+        refused(&foreign, ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
+    }
+    let floats = planner.plan::<f32>(Conv::new([3, 8, 2]), &[1, 8, 5]).unwrap();
+    let floats = floats.pack(&[1.0; 48], None).unwrap().to_bytes().unwrap();
+    refused(&floats, ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
+    let error = PackedWeights::<f32>::from_bytes(&saved).unwrap_err();
+    assert_eq!(error.to_string(), "packed weights: their layout cannot be read");
+    // Values that are forged make results wrong, and nothing else.
+    for fill in [0x7f, 0x80, 0xff] {
+        let mut forged = saved.clone();
+        forged[described.end.next_multiple_of(64)..].fill(fill);
+        let weights = of_layer.load(&with_checksum(forged)).unwrap();
+        let scales = Scales { x_scale: 1.0, x_zero_point: 3, w_scale: &[1.0], y_scale: 1.0, y_zero_point: 0_u8 };
+        let scaled = weights.scaled(&scales).unwrap();
+        of_layer.run(QuantisedRun::new(&[9; 40], &weights, &scaled, &mut [0; 12])).unwrap();
+    }
+}
+
+#[test]
+fn plans_by_shape_share_weights_and_are_forgotten() {
+    let cache = QuantisedPlanCache::<u8, i8, i32>::new(Planner::new(), Conv::new([2, 3, 2]), NonZeroUsize::MIN);
+    assert!(cache.is_empty());
+    let first = cache.plan(&[1, 3, 4]).unwrap();
+    assert!(Arc::ptr_eq(&first, &cache.plan(&[1, 3, 4]).unwrap()));
+    let weights = first.pack(&[1; 12], &[], None).unwrap();
+    let scaled = weights.scaled(&Scales::integer(0)).unwrap();
+    let second = cache.plan(&[2, 3, 9]).unwrap();
+    let mut y = [0; 32];
+    second.run(QuantisedRun::new(&[2; 54], &weights, &scaled, &mut y)).unwrap();
+    assert_eq!((y, cache.len()), ([12; 32], 1));
+    assert!(!Arc::ptr_eq(&first, &cache.plan(&[1, 3, 4]).unwrap()));
+    let error = cache.plan(&[1, 4, 4]).unwrap_err();
+    assert_eq!((error.kind(), cache.len()), (ErrorKind::InvalidShape, 1), "{error}");
 }

@@ -354,10 +354,12 @@ impl DotLayer {
 /// How many sets of taps outputs have: one of all taps, and for ConvTranspose those of each phase of the strides. Outputs of
 /// ConvTranspose that no tap reaches have none of these.
 pub(crate) fn tap_sets(geometry: &Geometry) -> usize {
-    match geometry.op {
-        Op::Conv => 1,
-        Op::ConvTranspose => geometry.axes.iter().map(phases).fold(1, usize::saturating_mul),
-    }
+    tap_phases(geometry).fold(1, usize::saturating_mul)
+}
+
+/// The phases of the axes of ConvTranspose. Conv has none.
+pub(crate) fn tap_phases(geometry: &Geometry) -> impl Iterator<Item = usize> {
+    geometry.axes.iter().filter(|_| geometry.op == Op::ConvTranspose).map(phases)
 }
 
 /// The set that a tap belongs to, by its number among all taps of the kernel.
