@@ -757,7 +757,9 @@ typedef struct convoke_executor {
 } convoke_executor;
 
 /**
- * The memory of a run of a quantised plan. X and Y are contiguous, in the plan's types and layouts.
+ * The memory of a run of a quantised plan, in the plan's types and layouts. Tensors are contiguous, unless a pixel stride
+ * says otherwise: the distance between the pixels of a tensor with channels last, in elements. 0 is that of neighbours.
+ * With one, a length is that of all memory up to the last element at least.
  */
 typedef struct convoke_quantised_run_args {
     /**
@@ -800,6 +802,35 @@ typedef struct convoke_quantised_run_args {
      * The threads of the run. NULL for the calling thread.
      */
     const struct convoke_executor *executor;
+    /**
+     * A tensor of Y's shape and type, which must be uint8 or int8, that is added before Y is rounded:
+     * (residual - residual_zero_point) * (residual_scale / y_scale). NULL without one.
+     */
+    const void *residual;
+    /**
+     * Elements of the residual: `y_len` of convoke_plan_info. 0 without one.
+     */
+    size_t residual_len;
+    /**
+     * The scale of the residual.
+     */
+    float residual_scale;
+    /**
+     * The zero point of the residual, a value of its type.
+     */
+    int32_t residual_zero_point;
+    /**
+     * The stride of X's pixels.
+     */
+    size_t x_pixel_stride;
+    /**
+     * The stride of the residual's pixels.
+     */
+    size_t residual_pixel_stride;
+    /**
+     * The stride of Y's pixels. What is between them stays as it is. Y must hold values before then.
+     */
+    size_t y_pixel_stride;
 } convoke_quantised_run_args;
 
 /**

@@ -93,7 +93,9 @@ unsafe impl Versioned for Scales {
     const BYTES: usize = offset_of!(Self, y_table) + size_of::<*const c_void>();
 }
 
-/// The memory of a run of a quantised plan. X and Y are contiguous, in the plan's types and layouts.
+/// The memory of a run of a quantised plan, in the plan's types and layouts. Tensors are contiguous, unless a pixel stride
+/// says otherwise: the distance between the pixels of a tensor with channels last, in elements. 0 is that of neighbours.
+/// With one, a length is that of all memory up to the last element at least.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct QuantisedRunArgs {
@@ -117,12 +119,33 @@ pub struct QuantisedRunArgs {
     pub workspace_bytes: usize,
     /// The threads of the run. NULL for the calling thread.
     pub executor: *const Executor,
+    /// A tensor of Y's shape and type, which must be uint8 or int8, that is added before Y is rounded:
+    /// (residual - residual_zero_point) * (residual_scale / y_scale). NULL without one.
+    pub residual: *const c_void,
+    /// Elements of the residual: `y_len` of convoke_plan_info. 0 without one.
+    pub residual_len: usize,
+    /// The scale of the residual.
+    pub residual_scale: f32,
+    /// The zero point of the residual, a value of its type.
+    pub residual_zero_point: i32,
+    /// The stride of X's pixels.
+    pub x_pixel_stride: usize,
+    /// The stride of the residual's pixels.
+    pub residual_pixel_stride: usize,
+    /// The stride of Y's pixels. What is between them stays as it is. Y must hold values before then.
+    pub y_pixel_stride: usize,
 }
 
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for QuantisedRunArgs {
     const NAME: &'static str = "convoke_quantised_run_args";
     const FIRST_BYTES: usize = offset_of!(Self, executor) + size_of::<*const Executor>();
+    const BYTES: usize = offset_of!(Self, y_pixel_stride) + size_of::<usize>();
+}
+
+/// The distance of pixels that are not neighbours.
+fn distance(pixel_stride: usize) -> Option<usize> {
+    (pixel_stride > 0).then_some(pixel_stride)
 }
 
 /// A type of zero points, or of outputs that have none.
@@ -141,6 +164,18 @@ pub(crate) trait ZeroPoint: Sized {
         op: Op,
     ) -> Result<convoke::Scaled<X, Self>> {
         fail!(InvalidArgument, "{op}: y_table is for outputs of uint8 and int8 alone")
+    }
+
+    /// Adds the residual of a run that has one.
+    ///
+    /// # Safety
+    /// The pointers must be as the struct says.
+    unsafe fn with_residual<'a, 'y, X: Byte>(
+        _: QuantisedRun<'a, 'y, X, Self>,
+        _: &QuantisedRunArgs,
+        op: Op,
+    ) -> Result<QuantisedRun<'a, 'y, X, Self>> {
+        fail!(InvalidArgument, "{op}: a residual is for outputs of uint8 and int8 alone")
     }
 }
 
@@ -164,6 +199,18 @@ macro_rules! bytes {
             ) -> Result<convoke::Scaled<X, Self>> {
                 // SAFETY: the caller's.
                 Ok(scaled.table(unsafe { pointers::value("y_table", table.cast())? }))
+            }
+
+            unsafe fn with_residual<'a, 'y, X: Byte>(
+                run: QuantisedRun<'a, 'y, X, Self>,
+                args: &QuantisedRunArgs,
+                op: Op,
+            ) -> Result<QuantisedRun<'a, 'y, X, Self>> {
+                let zero_point = Self::of(op, "residual_zero_point", args.residual_zero_point)?;
+                // SAFETY: the caller's.
+                let residual = unsafe { pointers::values("residual", args.residual.cast::<Self>(), args.residual_len)? };
+                let run = run.residual(residual, args.residual_scale, zero_point);
+                Ok(run.residual_pixel_stride(distance(args.residual_pixel_stride)))
             }
         }
     )+};
@@ -270,13 +317,30 @@ impl<X: Byte + ZeroPoint, W: Byte, Y: Quantised + ZeroPoint> AnyQuantised for Qu
         check_apart(of_y, of_x)?;
         check_apart(of_scratch, of_x)?;
         check_apart(of_scratch, of_y)?;
+        let has_residual = !args.residual.is_null() || args.residual_len > 0;
+        if has_residual {
+            let residual = pointers::checked("residual", args.residual.cast::<Y>(), args.residual_len)?;
+            let of_residual = ("the residual", Extent::new(residual, args.residual_len));
+            check_apart(of_y, of_residual)?;
+            check_apart(of_scratch, of_residual)?;
+        }
         // SAFETY: the caller's memory, checked, and apart from all other memory of the run.
         let (x, y, scratch) = unsafe {
             let y = pointers::memory("y", y.cast_mut(), args.y_len)?;
             (pointers::values("x", x, args.x_len)?, y, pointers::scratch(scratch, bytes))
         };
         let mut workspace = Workspace::borrowed(scratch);
-        let run = QuantisedRun::uninit(x, &weights.0, scaled, y).workspace(&mut workspace);
+        let (of_x, of_y) = (distance(args.x_pixel_stride), distance(args.y_pixel_stride));
+        let mut run = match of_y {
+            // SAFETY: the caller says that Y holds values.
+            Some(_) => QuantisedRun::new(x, &weights.0, scaled, unsafe { pointers::initialised(y) }),
+            None => QuantisedRun::uninit(x, &weights.0, scaled, y),
+        };
+        if has_residual {
+            // SAFETY: the caller's.
+            run = unsafe { Y::with_residual(run, args, self.geometry().op)? };
+        }
+        let run = run.x_pixel_stride(of_x).y_pixel_stride(of_y).workspace(&mut workspace);
         // SAFETY: the caller's executor.
         unsafe { on_threads(args.executor, |threads| Ok(self.run(run.threads(threads)).map(|_| ())?)) }
     }

@@ -28,6 +28,9 @@ pub(crate) struct QuantisedPlan {
 /// A number of Python, or an array. None if it is absent.
 type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
+/// An array that is added to the result, its scale and its zero point.
+type Residual<'a, 'py> = (&'a Bound<'py, PyAny>, Given<'a, 'py>, Given<'a, 'py>);
+
 #[pymethods]
 impl QuantisedPlan {
     /// Packs the weights, and the bias if there is one.
@@ -55,7 +58,7 @@ impl QuantisedPlan {
     #[pyo3(signature = (
         weights, *, x_scale=None, x_zero_point=None, w_scale=None, y_scale=None, y_zero_point=None, y_table=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    #[allow(clippy::too_many_arguments, reason = "they are arguments of Python")]
     fn scaled(
         &self,
         weights: &Bound<'_, QuantisedWeights>,
@@ -71,17 +74,29 @@ impl QuantisedPlan {
 
     /// Computes the layer on ``x`` and returns the result.
     ///
+    /// A ``residual`` of the shape and the dtype of the result, which is uint8 or int8, is added before the result is
+    /// rounded: ``(residual - residual_zero_point) * (residual_scale / y_scale)``. Scale and zero point are as in
+    /// ``scaled``.
+    ///
     /// The result is written into ``out``, if that is given, else into a new array. No array is copied or converted: all
-    /// must be C-contiguous, and of the plan's dtypes. Other Python threads run meanwhile.
-    #[pyo3(signature = (x, weights, scaled, *, out=None))]
+    /// must be of the plan's dtypes, and C-contiguous, or with channels last channels of a wider array, as
+    /// ``wide[..., 3:8]``. Other Python threads run meanwhile.
+    #[pyo3(signature = (
+        x, weights, scaled, *, residual=None, residual_scale=None, residual_zero_point=None, out=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are arguments of Python")]
     fn run<'py>(
         &self,
         x: &Bound<'py, PyAny>,
         weights: &QuantisedWeights,
         scaled: &Scaled,
+        residual: Given<'_, 'py>,
+        residual_scale: Given<'_, 'py>,
+        residual_zero_point: Given<'_, 'py>,
         out: Given<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.plan.run(x, (weights, scaled), out, self.dtypes[2].bind(x.py()))
+        let residual = residual.map(|array| (array, residual_scale, residual_zero_point));
+        self.plan.run(x, (weights, scaled), residual, out, self.dtypes[2].bind(x.py()))
     }
 
     /// The kernels, the blocking and the tasks, as text, in a line for each kind of weights.
@@ -210,6 +225,15 @@ trait Parameter: Number + Copy + Default {
         let message = format_args!("{name}: it is for results of uint8 and int8 alone");
         Err(refusal(table.py(), ErrorKind::InvalidInput, message))
     }
+
+    /// Adds a residual with its scale and its zero point. None if the type is no byte.
+    fn with_residual<'a, 'y, X: Byte>(
+        _: QuantisedRun<'a, 'y, X, Self>,
+        _: (&'a [Self], f32, Self),
+        _stride: Option<usize>,
+    ) -> Option<QuantisedRun<'a, 'y, X, Self>> {
+        None
+    }
 }
 
 impl Parameter for f32 {
@@ -253,6 +277,14 @@ macro_rules! bytes {
             ) -> PyResult<convoke::Scaled<X, Self>> {
                 let table = Tensor::<Self>::new(name, table)?.of_shape(&[256])?.or_copied()?.read()?;
                 Ok(scaled.table(table.as_slice()?.first_chunk().expect("an array of 256")))
+            }
+
+            fn with_residual<'a, 'y, X: Byte>(
+                run: QuantisedRun<'a, 'y, X, Self>,
+                (residual, scale, zero_point): (&'a [Self], f32, Self),
+                stride: Option<usize>,
+            ) -> Option<QuantisedRun<'a, 'y, X, Self>> {
+                Some(run.residual(residual, scale, zero_point).residual_pixel_stride(stride))
             }
         }
     )+};
@@ -299,6 +331,7 @@ trait AnyPlan: Send + Sync {
         &self,
         x: &Bound<'py, PyAny>,
         packed: (&QuantisedWeights, &Scaled),
+        residual: Option<Residual<'_, 'py>>,
         out: Given<'_, 'py>,
         dtype: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>>;
@@ -361,6 +394,7 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
         &self,
         x: &Bound<'py, PyAny>,
         (weights, scaled): (&QuantisedWeights, &Scaled),
+        residual: Option<Residual<'_, 'py>>,
         out: Given<'_, 'py>,
         dtype: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -370,20 +404,44 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
             let message = format_args!("{op}: the scales were made by a plan of other dtypes");
             return Err(refusal(py, ErrorKind::PackedMismatch, message));
         };
-        let x =
-            Tensor::<X>::new(Name { op, tensor: "X", is_out: false }, x)?.of_shape(&x_shape(geometry))?.in_order()?;
-        let name = Name { op, tensor: "out", is_out: true };
+        let name = |tensor, is_out| Name { op, tensor, is_out };
+        let of_y = |name: Name, array: &Bound<'py, PyAny>| {
+            Tensor::<Y>::new(name, array)?.of_shape(&shape)?.spanning_pixels(geometry.y_layout)?.in_order()
+        };
+        let x = Tensor::<X>::new(name("X", false), x)?.of_shape(&x_shape(geometry))?;
+        let x = x.spanning_pixels(geometry.x_layout)?.in_order()?;
         let y = match out {
-            Some(array) => Tensor::<Y>::new(name, array)?.of_shape(&shape)?.in_order()?,
-            None => empty(name, &shape, dtype)?,
+            Some(array) => of_y(name("out", true), array)?,
+            None => empty(name("out", true), &shape, dtype)?,
         };
         y.apart_from(&x)?;
+        let residual = match residual {
+            Some((array, scale, zero_point)) => {
+                let array = of_y(name("the residual", false), array)?;
+                y.apart_from(&array)?;
+                let scale = value(name("residual_scale", false), scale, 1.0)?;
+                let zero_point = value(name("residual_zero_point", false), zero_point, Y::default())?;
+                Some((array.pixel_stride(), array.read()?, scale, zero_point))
+            }
+            None => None,
+        };
+        let (of_x, of_y) = (x.pixel_stride(), y.pixel_stride());
         let (x, mut written) = (x.read()?, y.write()?);
         let (x, pool) = (x.as_slice()?, Pooled::new(py, self.threads())?);
-        let run = match out {
-            Some(_) => QuantisedRun::new(x, &weights.0, scaled, written.as_slice_mut()?),
-            None => QuantisedRun::uninit(x, &weights.0, scaled, uninit(&mut written)),
+        let mut run = if out.is_some() {
+            QuantisedRun::new(x, &weights.0, scaled, written.as_slice_mut()?)
+        } else {
+            QuantisedRun::uninit(x, &weights.0, scaled, uninit(&mut written))
         };
+        if let Some((stride, residual, scale, zero_point)) = &residual {
+            let Some(with_residual) = Y::with_residual(run, (residual.as_slice()?, *scale, *zero_point), *stride)
+            else {
+                let message = format_args!("{op}: a residual is for results of uint8 and int8 alone");
+                return Err(refusal(py, ErrorKind::InvalidInput, message));
+            };
+            run = with_residual;
+        }
+        let run = run.x_pixel_stride(of_x).y_pixel_stride(of_y);
         let result = py.detach(|| {
             with_workspace(self.workspace_bytes(), |workspace| {
                 self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ())

@@ -162,6 +162,33 @@ def test_results_go_through_a_table(rng, y_dtype):
     assert np.array_equal(run(plan, x, w, b, {**numbers, "y_table": every_second}), table[plain.view(np.uint8)])
 
 
+@pytest.mark.parametrize("y_dtype", BYTES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_residual_is_added_before_the_result_is_rounded(rng, y_dtype, layout):
+    x_shape, w_shape = [2, 3, 9, 8], [5, 3, 3, 3]
+    x, w, b, numbers = layer_of(rng, "Conv", x_shape, w_shape, {}, (np.uint8, np.int8))
+    numbers = {**numbers, "y_scale": 0.4}
+    floats = {**numbers, "y_zero_point": 0}
+    products = defined("Conv", x, w, b, {}, np.float32, **floats)
+    residual, zero, scale = any_bytes(rng, products.shape, y_dtype), 11, np.float32(0.3)
+    ratio = scale / np.float32(0.4)
+    limits = np.iinfo(y_dtype)
+    rounded = np.rint(products + (residual.astype(np.int32) - zero).astype(np.float32) * ratio)
+    wanted = np.clip(rounded + numbers["y_zero_point"], limits.min, limits.max).astype(y_dtype)
+    if layout == "NHWC":
+        x, residual, wanted = last(x), last(residual), last(wanted)
+    plan = convoke.Planner().plan_quantised("Conv", x.shape, w.shape, np.uint8, np.int8, y_dtype, layout=layout)
+    added = {"residual": residual, "residual_scale": scale, "residual_zero_point": zero}
+    assert np.array_equal(run(plan, x, w, b, numbers, **added), wanted)
+    if layout == "NHWC":
+        wide_x, wide = any_bytes(rng, [2, 9, 8, 7], np.uint8), any_bytes(rng, [2, 7, 6, 13], y_dtype)
+        wide_x[..., 2:5], wide[..., 1:6] = x, residual
+        added["residual"], out, before = wide[..., 1:6], np.zeros_like(wide), wide.copy()
+        assert np.array_equal(run(plan, wide_x[..., 2:5], w, b, numbers, **added, out=out[..., 7:12]), wanted)
+        assert np.array_equal(wide, before) and not out[..., :7].any() and not out[..., 12:].any()
+        assert np.array_equal(out[..., 7:12], wanted)
+
+
 def test_out_is_written_and_returned(layer):
     plan, x, _, _, weights, numbers = layer
     scaled, out = plan.scaled(weights, **numbers), np.zeros(plan.output_shape, np.uint8)
@@ -185,6 +212,11 @@ def test_arrays_are_checked(layer):
         (lambda: plan.run(x, weights, scaled, out=out[0]), convoke.InvalidShapeError, "Conv: out has shape"),
         (lambda: plan.run(x, weights, scaled, out=read_only), convoke.InvalidInputError, "Conv: out is read-only"),
         (lambda: plan.run(shared[: x.size].reshape(x.shape), weights, scaled, out=shared[1 : out.size + 1].reshape(out.shape)), convoke.InvalidInputError, "Conv: out shares memory with X"),
+        (lambda: plan.run(x, weights, scaled, residual=x), convoke.InvalidShapeError, "Conv: the residual has shape"),
+        (lambda: plan.run(x, weights, scaled, residual=out.astype(np.int8)), convoke.InvalidTypeError, "Conv: the residual is of dtype int8"),
+        (lambda: plan.run(x, weights, scaled, residual=out, out=out), convoke.InvalidInputError, "Conv: out shares memory with the residual"),
+        (lambda: plan.run(x, weights, scaled, residual=out, residual_scale=-1), convoke.InvalidInputError, "Conv: the residual's scale is -1"),
+        (lambda: plan.run(x, weights, scaled, residual=out, residual_zero_point=256), convoke.InvalidInputError, "Conv: residual_zero_point is 256"),
         (lambda: plan.pack(w.astype(np.uint8)), convoke.InvalidTypeError, "Conv: W is of dtype uint8, the plan is for int8"),
         (lambda: plan.pack(w[:1]), convoke.InvalidShapeError, "Conv: W has shape"),
         (lambda: plan.pack(w, b.astype(np.float32)), convoke.InvalidTypeError, "Conv: B is of dtype float32, the plan is for int32"),
@@ -240,6 +272,8 @@ def test_weights_and_scales_must_be_those_of_the_plan(layer):
     floats = convoke.Planner().plan_quantised("Conv", x.shape, w.shape, np.uint8, np.int8, np.float32)
     with pytest.raises(convoke.PackedMismatchError, match="^Conv: the scales were made by a plan of other dtypes"):
         floats.run(x, weights, scaled)
+    with pytest.raises(convoke.InvalidInputError, match="^Conv: a residual is for results of uint8 and int8 alone"):
+        floats.run(x, weights, floats.scaled(weights), residual=np.zeros(floats.output_shape, np.float32))
     with pytest.raises(TypeError):
         plan.run(x, convoke.Planner().conv(x.shape, w.shape).pack(w.astype(np.float32)), scaled)
 
