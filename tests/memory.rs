@@ -230,8 +230,10 @@ fn bytes_touch_nothing_outside_the_slices() {
             let geometry = plan.geometry();
             let values = |len: usize| (0..len).map(|i| (i * 37 % 256) as u8).collect::<Vec<u8>>();
             let (x, w) = (values(geometry.input_len()), values(geometry.weight_len()));
+            let residual = values(geometry.output_len());
             let [y, again] = [Side::Left, Side::Right].map(|side| {
                 let (mut x, mut w) = (GuardedBytes::copy(&x, side), GuardedBytes::copy(&w, side));
+                let mut residual = GuardedBytes::copy(&residual, side);
                 let Ok(weights) = plan.pack(w.slice(), &zero, None) else { return Vec::new() };
                 let scales =
                     Scales { x_scale: 0.01, x_zero_point: 3, w_scale: &[0.1], y_scale: 2.0, y_zero_point: 120 };
@@ -241,6 +243,7 @@ fn bytes_touch_nothing_outside_the_slices() {
                 let mut scratch = GuardedBytes::new(plan.workspace_bytes(), fill, side);
                 let mut workspace = Workspace::borrowed(scratch.slice());
                 let run = QuantisedRun::new(x.slice(), &weights, &scaled, y.slice()).workspace(&mut workspace);
+                let run = if index % 3 == 0 { run.residual(residual.slice(), 0.5, 7) } else { run };
                 let mut result = Ok(());
                 let count = allocations(|| result = plan.run(run).map(|_| ()));
                 result.unwrap_or_else(|error| panic!("{layer}: {error}"));
