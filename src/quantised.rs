@@ -587,9 +587,10 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// # Errors
     /// [`BufferLength`](crate::ErrorKind::BufferLength), [`InvalidShape`](crate::ErrorKind::InvalidShape) if pixels cannot
     /// lie so, [`Overflow`](crate::ErrorKind::Overflow) if they lie too far apart,
-    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or scales of another layer, [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or scales of another layer,
+    /// [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
     /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`InvalidInput`](crate::ErrorKind::InvalidInput) if
-    /// the residual's scale is not positive and finite, or it is not finite over `y_scale`,
+    /// the residual's scale, or that over `y_scale`, is not finite, or the former not positive,
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is untouched then.
     pub fn run<'y>(&self, run: QuantisedRun<'_, 'y, X, Y>) -> Result<&'y mut [Y], Error> {
         let QuantisedRun { x, weights, scaled, y, residual, workspace, threads, distances } = run;
@@ -648,7 +649,7 @@ fn description(format: Option<&QuantisedFormat>) -> String {
 
 impl QuantisedWeights {
     /// The weights as bytes, for [`QuantisedPlan::load`] on a CPU with the same ISA and order of bytes, by the same version
-    /// of the crate. Their length is a multiple of 64.
+    /// of this form. Their length is a multiple of 64.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).

@@ -201,8 +201,9 @@ pub struct Addend<'a> {
     pub scale: f32,
 }
 
-/// How sums become outputs. A byte is `(sum + add) * scale`, plus what a residual adds, rounded to the nearest integer, or to
-/// the even one of two, plus `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, an `f16` is that number rounded, and an `i32` is `sum + add`.
+/// How sums become outputs. A byte is `(sum + add) * scale`, plus what a residual adds, rounded to the nearest integer, or
+/// to the even one of two, plus `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, an `f16` is that number
+/// rounded, and an `i32` is `sum + add`.
 #[derive(Debug, Clone, Copy)]
 pub struct Requantise<'a> {
     /// For each channel.
@@ -273,7 +274,7 @@ pub(crate) mod sealed {
         #[doc(hidden)]
         #[expect(private_interfaces, reason = "sealed")]
         fn code(code: &DotPasses) -> RequantiseFns<Self>;
-        /// Only to bytes, something may be added.
+        /// The addend is for bytes alone.
         #[doc(hidden)]
         fn finish(sum: i32, scale: f32, addend: Option<f32>, zero: i32) -> Self;
         /// Whether it is a byte, and whether that has a sign.

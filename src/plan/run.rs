@@ -272,6 +272,7 @@ impl Sizes {
         shape: Geometry::output_shape,
         parts: |geometry| (geometry.y_layout, geometry.out_channels, geometry.output_spatial()),
     };
+
     /// The images of a tensor of `len` elements, `together` of which are computed together, and how each lies.
     pub(crate) fn images(
         self,
