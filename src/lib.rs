@@ -67,7 +67,7 @@ pub use exec::Job;
 pub use exec::{Executor, Threads, Workspace};
 pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};
-pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Run, Tuning, Verdict};
+pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, QuantisedPlanCache, Run, Tuning, Verdict};
 pub use quantised::{Byte, Quantised, QuantisedPlan, QuantisedRun, QuantisedWeights, Scaled, Scales, look_up};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, Layout, NodeInput, Op, Operator};
 
@@ -82,6 +82,7 @@ const _: () = {
     shared::<PackedWeights<f32>>();
     shared::<PlanCache<f32>>();
     shared::<QuantisedPlan<u8, i8, u8>>();
+    shared::<QuantisedPlanCache<u8, i8, u8>>();
     owned::<Workspace<'static>>();
 };
 

@@ -13,17 +13,23 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use bytemuck::Pod;
 use convoke_kernels::Isa;
 pub use convoke_kernels::dot::Byte;
-use convoke_kernels::dot::{self, Requantise, Unit};
+use convoke_kernels::dot::{self, Addend, Requantise, Unit};
 use convoke_kernels::dot_kernels;
 
-use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer, set_of_tap, tap_sets};
+use crate::conv::contract::IoStrides;
+use crate::conv::pixels::dot::{DotFormat, DotIo, DotLayer, set_of_tap, tap_phases, tap_sets};
 use crate::conv::registry::check_sizes;
 use crate::error::{Error, bail};
-use crate::exec::region::{Region, SpacedImages, Target};
+#[cfg(feature = "save")]
+use crate::exec::lines_for;
+use crate::exec::region::{Region, Target};
 use crate::exec::split::{Shape, Split, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
+#[cfg(feature = "save")]
+use crate::plan::saved;
+use crate::plan::{Distances, Sizes};
 use crate::units::Count;
-use crate::{Geometry, Op, Operator, Planner};
+use crate::{Geometry, Op, Operator, Planner, f16};
 
 /// Multiply-adds of a layer that is not shared among threads: handing over would cost as much as it saves.
 const SERIAL_MACS: u128 = 1 << 18;
@@ -32,8 +38,8 @@ static NUMBER: AtomicUsize = AtomicUsize::new(0);
 /// The largest difference of a byte and a zero point.
 const MOST_DIFFERENCE: i64 = 255;
 
-/// A type of outputs: `u8` or `i8` of QLinearConv, `i32` of ConvInteger, or `f32` where `DequantizeLinear` follows. The
-/// trait is sealed.
+/// A type of outputs: `u8` or `i8` of QLinearConv, `i32` of ConvInteger, or the type of the scale where
+/// `DequantizeLinear` follows, which is `f32` or [`f16`](struct@f16). The trait is sealed.
 pub trait Quantised: dot::Output + Pod + sealed::Sealed {
     #[doc(hidden)]
     fn zero_point(self) -> i32;
@@ -54,14 +60,14 @@ macro_rules! types {
         }
     )+};
 }
-types!(u8: i32::from; i8: i32::from; i32: |_| 0; f32: |_| 0;);
+types!(u8: i32::from; i8: i32::from; i32: |_| 0; f32: |_| 0; f16: |_| 0;);
 
 /// Scales and zero points, by ONNX's names.
 ///
 /// An output of bytes is `round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point`, saturated, where `sum` is
 /// that of `(x - x_zero_point) * (w - w_zero_point)`. The scale is computed in f32, and halves are rounded to even. An
-/// output in f32 is `(sum + bias) * (x_scale * w_scale / y_scale)`, so that `y_scale` is 1 for `DequantizeLinear`. An
-/// output in i32 is `sum + bias`.
+/// output in f32 is `(sum + bias) * (x_scale * w_scale / y_scale)`, so that `y_scale` is 1 for `DequantizeLinear`. One in
+/// f16 is the same number, rounded to nearest even, and infinite beyond the type. An output in i32 is `sum + bias`.
 #[derive(Debug, Clone, Copy)]
 pub struct Scales<'a, X, Y> {
     /// The scale of X.
@@ -144,6 +150,8 @@ pub struct QuantisedWeights {
 struct QuantisedFormat {
     weight_shape: Vec<usize>,
     group: usize,
+    /// Those of each axis of ConvTranspose, for which weights have sums.
+    phases: Vec<usize>,
     order: DotFormat,
 }
 
@@ -154,6 +162,7 @@ pub struct Scaled<X, Y> {
     number: usize,
     x_zero: X,
     y_zero: Y,
+    y_scale: f32,
     /// For each set of taps and each output channel, and for outputs without taps.
     add: Vec<i32>,
     scale: Vec<f32>,
@@ -204,15 +213,17 @@ pub struct QuantisedRun<'a, 'y, X, Y> {
     weights: &'a QuantisedWeights,
     scaled: &'a Scaled<X, Y>,
     y: Target<'y, Y>,
+    residual: Option<Residual<'a>>,
     /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
+    distances: Distances,
 }
 
 impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
     /// Computes Y from X on the calling thread. Both lie as the operator's layouts say.
     pub fn new(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: &'y mut [Y]) -> Self {
-        Self { x, weights, scaled, y: Target::Init(y), workspace: None, threads: Threads::Serial }
+        Self::into(x, weights, scaled, Target::Init(y))
     }
 
     /// As [`new`](Self::new), into memory that need not be initialised: every element is written, and
@@ -223,7 +234,12 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
         scaled: &'a Scaled<X, Y>,
         y: &'y mut [MaybeUninit<Y>],
     ) -> Self {
-        Self { x, weights, scaled, y: Target::Uninit(y), workspace: None, threads: Threads::Serial }
+        Self::into(x, weights, scaled, Target::Uninit(y))
+    }
+
+    fn into(x: &'a [X], weights: &'a QuantisedWeights, scaled: &'a Scaled<X, Y>, y: Target<'y, Y>) -> Self {
+        let (threads, distances) = (Threads::Serial, Distances::default());
+        Self { x, weights, scaled, y, residual: None, workspace: None, threads, distances }
     }
 
     /// With memory of the caller's, so that the run allocates none.
@@ -238,6 +254,81 @@ impl<'a, 'y, X, Y> QuantisedRun<'a, 'y, X, Y> {
         self.threads = threads;
         self
     }
+
+    /// The distance between the pixels of an X with channels last, in elements, as
+    /// [of floats](crate::Run::x_pixel_stride).
+    ///
+    /// ```
+    /// use convoke::{Conv, Layout, Planner, QuantisedRun, Scales};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([1, 2, 1]).layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+    /// let plan = Planner::new().plan_quantised::<u8, i8, i32>(conv, &[1, 2, 3])?;
+    /// let weights = plan.pack(&[1, 10], &[], None)?;
+    /// let scaled = weights.scaled(&Scales::integer(0))?;
+    /// let wide = [1, 2, 99, 3, 4, 99, 5, 6, 99];
+    /// let mut y = [0; 3];
+    /// plan.run(QuantisedRun::new(&wide, &weights, &scaled, &mut y).x_pixel_stride(3))?;
+    /// assert_eq!(y, [21, 43, 65]);
+    /// # Ok(()) }
+    /// ```
+    pub fn x_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.x.pixel = elements.into();
+        self
+    }
+
+    /// The same of Y, as [of floats](crate::Run::y_pixel_stride): elements between pixels stay as they are, and Y must be
+    /// initialised for that.
+    pub fn y_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.y.pixel = elements.into();
+        self
+    }
+}
+
+impl<'a, X, Y: Byte + Quantised> QuantisedRun<'a, '_, X, Y> {
+    /// Adds a tensor of Y's shape and type, with a scale and a zero point of its own, before Y is rounded:
+    ///
+    /// ```text
+    /// y = round((sum + bias) * (x_scale * w_scale / y_scale) + (residual - zero_point) * (scale / y_scale)) + y_zero_point
+    /// ```
+    ///
+    /// Y is saturated, and halves are rounded to even. Each operation is in f32 and rounded there, in the order of the
+    /// formula. So there is one rounding to bytes. A graph of `QLinearConv` and `QLinearAdd` has two, where the outputs of
+    /// the convolution are rounded first, and may differ by more than one step where the scale between them is coarse.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner, QuantisedRun, Scales};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().plan_quantised::<u8, i8, u8>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
+    /// let weights = plan.pack(&[2], &[], None)?;
+    /// let scales = Scales { x_scale: 0.5, x_zero_point: 0, w_scale: &[1.0], y_scale: 2.0, y_zero_point: 100 };
+    /// let scaled = weights.scaled(&scales)?;
+    /// let mut y = [0; 3];
+    /// plan.run(QuantisedRun::new(&[1, 2, 3], &weights, &scaled, &mut y).residual(&[50, 60, 70], 0.5, 60))?;
+    /// // 1 - 5 = -4, 2 + 0 = 2, and 3 + 5 = 8, over 2.
+    /// assert_eq!(y, [98, 101, 104]);
+    /// # Ok(()) }
+    /// ```
+    pub fn residual(mut self, residual: &'a [Y], scale: f32, zero_point: Y) -> Self {
+        let zero = Byte::value(zero_point);
+        self.residual = Some(Residual { bytes: bytemuck::cast_slice(residual), scale, zero });
+        self
+    }
+
+    /// The distance between the pixels of the residual, as that of [Y](Self::y_pixel_stride).
+    pub fn residual_pixel_stride(mut self, elements: impl Into<Option<usize>>) -> Self {
+        self.distances.residual.pixel = elements.into();
+        self
+    }
+}
+
+/// A tensor of bytes that is added to Y.
+struct Residual<'a> {
+    /// Their bits.
+    bytes: &'a [u8],
+    scale: f32,
+    zero: i32,
 }
 
 impl Planner {
@@ -284,7 +375,8 @@ impl Planner {
                 match DotLayer::new(&geometry, (machine, threads), kernels) {
                     Ok(layer) => {
                         let (weight_shape, group) = (geometry.weight_shape(), geometry.group);
-                        let format = QuantisedFormat { weight_shape, group, order: layer.format() };
+                        let (phases, order) = (tap_phases(&geometry).collect(), layer.format());
+                        let format = QuantisedFormat { weight_shape, group, phases, order };
                         methods.push(QuantisedMethod { format, layer: Tasks::new(Box::new(layer), shape) });
                     }
                     Err(reason) => refusal = Some(reason),
@@ -376,13 +468,14 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack(&self, w: &[W], w_zero_point: &[W], bias: Option<&[i32]>) -> Result<QuantisedWeights, Error> {
         let Geometry { op, out_channels, .. } = self.geometry;
-        self.check_len("W", w.len(), self.geometry.weight_len())?;
-        if !matches!(w_zero_point.len(), 0 | 1) {
-            self.check_len("w_zero_point", w_zero_point.len(), out_channels)?;
+        self.geometry.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
+        let zeros_len = w_zero_point.len();
+        if zeros_len > 1 && zeros_len != out_channels {
+            bail!(BufferLength, "{op}: w_zero_point has {zeros_len} elements, not 1 or {out_channels}");
         }
         let mut biases = zeros(out_channels, format_args!("{op}: biases"))?;
         if let Some(bias) = bias {
-            self.check_len("B", bias.len(), out_channels)?;
+            self.geometry.check_len("B", bias.len(), out_channels, || alloc::vec![out_channels])?;
             biases.copy_from_slice(bias);
         }
         let zero = |m: usize| match w_zero_point {
@@ -437,6 +530,52 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         self.methods.is_empty() || self.method_for(weights).is_some()
     }
 
+    fn mismatch(&self) -> Error {
+        let message =
+            alloc::format!("{}: the weights are not those of a plan of this layer: pack again", self.geometry.op);
+        Error::new(crate::ErrorKind::PackedMismatch, message)
+    }
+
+    /// Weights that [`to_bytes`](QuantisedWeights::to_bytes) wrote. They are copied.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([8, 4, 3, 3]);
+    /// let plan = Planner::new().plan_quantised::<u8, i8, u8>(conv.clone(), &[1, 4, 16, 16])?;
+    /// let saved = plan.pack(&[1; 8 * 4 * 3 * 3], &[], None)?.to_bytes()?;
+    ///
+    /// // In another process, for X of any size:
+    /// let plan = Planner::new().plan_quantised::<u8, i8, u8>(conv, &[1, 4, 20, 20])?;
+    /// let weights = plan.load(&saved)?;
+    /// assert!(plan.accepts(&weights));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if they were changed or cut, or are of another version or order
+    /// of bytes; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if they are those of another layer or ISA, or not of
+    /// bytes; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    #[cfg(feature = "save")]
+    pub fn load(&self, bytes: &[u8]) -> Result<QuantisedWeights, Error> {
+        let (described, mut rest) = saved::checked(bytes)?;
+        let Geometry { op, out_channels, .. } = self.geometry;
+        let formats = self.methods.iter().map(|method| (Some(&method.format), method.layer.packed_len()));
+        let of_empty = self.methods.is_empty().then_some((None, 0));
+        let found = formats.chain(of_empty).find(|(format, _)| description(*format).as_bytes() == described);
+        let (format, len) = found.ok_or_else(|| self.mismatch())?;
+        // All lengths are those that this plan packs.
+        let bias = rest.copied(out_channels)?;
+        let sums = rest.copied(tap_sets(&self.geometry).saturating_mul(out_channels))?;
+        let values = rest.copied(len)?;
+        if !rest.is_empty() {
+            bail!(InvalidPacked, "packed weights: {} bytes are more than their layout has", bytes.len());
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(QuantisedWeights { number, op, format: format.cloned(), values, sums, bias })
+    }
+
     fn method_for(&self, weights: &QuantisedWeights) -> Option<&QuantisedMethod> {
         self.methods.iter().find(|method| weights.format.as_ref() == Some(&method.format))
     }
@@ -446,25 +585,38 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     /// With a workspace, it allocates nothing.
     ///
     /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength), [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or
-    /// scales of another layer, [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
-    /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is
-    /// untouched then.
+    /// [`BufferLength`](crate::ErrorKind::BufferLength), [`InvalidShape`](crate::ErrorKind::InvalidShape) if pixels cannot
+    /// lie so, [`Overflow`](crate::ErrorKind::Overflow) if they lie too far apart,
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) for weights or scales of another layer,
+    /// [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for,
+    /// [`Workspace`](crate::ErrorKind::Workspace) if it is too small, [`InvalidInput`](crate::ErrorKind::InvalidInput) if
+    /// the residual's scale, or that over `y_scale`, is not finite, or the former not positive,
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory). Y is untouched then.
     pub fn run<'y>(&self, run: QuantisedRun<'_, 'y, X, Y>) -> Result<&'y mut [Y], Error> {
-        let QuantisedRun { x, weights, scaled, y, workspace, threads } = run;
+        let QuantisedRun { x, weights, scaled, y, residual, workspace, threads, distances } = run;
         let op = self.geometry.op;
-        self.check_len("X", x.len(), self.geometry.input_len())?;
-        self.check_len("Y", y.len(), self.geometry.output_len())?;
+        // All images are computed together.
+        let of = (&self.geometry, self.geometry.batch);
+        let (_, x_strides) = Sizes::OF_X.images(of, ("X", x.len()), distances.x)?;
+        let (images, y_strides) = Sizes::OF_Y.images_of_output(of, &y, distances.y)?;
+        let (mut added, mut residual_strides) = (None, y_strides);
+        if let Some(Residual { bytes, scale, zero }) = residual {
+            (_, residual_strides) = Sizes::OF_Y.images(of, ("the residual", bytes.len()), distances.residual)?;
+            check_scale(op, "the residual's scale", scale)?;
+            let scale = scale / scaled.y_scale;
+            if !scale.is_finite() {
+                bail!(InvalidInput, "{op}: the residual's scale over y_scale is {scale}");
+            }
+            added = Some(Addend { values: bytes, ld: 0, step: 0, zero, scale });
+        }
         let count = threads.count();
         if !(1..=self.threads).contains(&count) {
             bail!(Threads, "{op}: the plan was made for {}, the run has {count}", Count(self.threads, "thread"));
         }
         if self.methods.is_empty() {
-            return Ok(&mut []);
+            return Ok(y.without_writes());
         }
-        let Some(method) = self.method_for(weights) else {
-            bail!(PackedMismatch, "{op}: the weights are not those of a plan of this layer: pack again");
-        };
+        let method = self.method_for(weights).ok_or_else(|| self.mismatch())?;
         if scaled.number != weights.number {
             bail!(PackedMismatch, "{op}: the scales were made for other weights");
         }
@@ -478,26 +630,40 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         };
         let Scaled { add, scale, table, y_zero, .. } = scaled;
         let (zero, table) = (y_zero.zero_point(), table.as_deref());
-        let requantise = Requantise { add, scale, zero, by_rows: false, table };
+        let requantise = Requantise { add, scale, zero, by_rows: false, residual: added, table };
+        let strides = IoStrides { x: x_strides, residual: residual_strides, y: y_strides };
         let run = |_: usize, task: usize, y: Region<'_, Y>, scratch: &mut [Line]| {
-            let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y };
+            let io = DotIo { x, x_zero: scaled.x_zero, weights: &weights.values, requantise, y, strides };
             layer.run(task, &io, scratch);
         };
-        let images = SpacedImages { count: 1, len: y.len(), stride: y.len() };
         let proven = layer.proven().unwrap_or_else(|error| panic!("{:?}: {error}", self.geometry));
-        let strides = self.geometry.output_strides();
-        Ok(y.fill(&proven, (images, strides), (threads, slots), (scratch, of_thread), &run))
-    }
-
-    fn check_len(&self, name: &str, len: usize, expected: usize) -> Result<(), Error> {
-        if len != expected {
-            bail!(BufferLength, "{}: {name} has {len} elements, not {expected}", self.geometry.op);
-        }
-        Ok(())
+        Ok(y.fill(&proven, (images, y_strides), (threads, slots), (scratch, of_thread), &run))
     }
 }
 
+/// What saved weights are for. Nothing of it is ever read: it is compared with what a plan asks for.
+#[cfg(feature = "save")]
+fn description(format: Option<&QuantisedFormat>) -> String {
+    alloc::format!("bytes: {format:?}")
+}
+
 impl QuantisedWeights {
+    /// The weights as bytes, for [`QuantisedPlan::load`] on a CPU with the same ISA and order of bytes, by the same version
+    /// of this form. Their length is a multiple of 64.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    #[cfg(feature = "save")]
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let Self { bias, sums, values, .. } = self;
+        let lines = [lines_for::<i32>(bias.len()), lines_for::<i64>(sums.len()), lines_for::<i32>(values.len())];
+        saved::saved(description(self.format.as_ref()).as_bytes(), lines, |parts| {
+            parts.next(bias.len()).copy_from_slice(bias);
+            parts.next(sums.len()).copy_from_slice(sums);
+            parts.next(values.len()).copy_from_slice(values);
+        })
+    }
+
     /// What a run does with the sums of these weights.
     ///
     /// # Errors
@@ -513,9 +679,7 @@ impl QuantisedWeights {
         let named = [("x_scale", x_scale), ("y_scale", y_scale)];
         let all = named.into_iter().chain(w_scale.iter().map(|scale| ("w_scale", *scale)));
         for (name, scale) in all {
-            if !(scale > 0.0 && scale.is_finite()) {
-                bail!(InvalidInput, "{op}: {name} is {scale}, it must be positive and finite");
-            }
+            check_scale(op, name, scale)?;
         }
         let order = self.format.as_ref().map(|format| format.order);
         let is_kept = order.is_some_and(|order| order.unit == Unit::Bytes);
@@ -532,8 +696,16 @@ impl QuantisedWeights {
                 bail!(InvalidInput, "{op}: the scale of output channel {m}, x_scale * w_scale / y_scale, is {scale}");
             }
         }
-        Ok(Scaled { number: self.number, x_zero: x_zero_point, y_zero: y_zero_point, add, scale, table: None })
+        let (x_zero, y_zero) = (x_zero_point, y_zero_point);
+        Ok(Scaled { number: self.number, x_zero, y_zero, y_scale, add, scale, table: None })
     }
+}
+
+fn check_scale(op: Op, name: &str, scale: f32) -> Result<(), Error> {
+    if !(scale > 0.0 && scale.is_finite()) {
+        bail!(InvalidInput, "{op}: {name} is {scale}, it must be positive and finite");
+    }
+    Ok(())
 }
 
 /// So many zeros. `what` begins the error's message.

@@ -79,23 +79,25 @@ impl Guarded {
 fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, gaps: [Option<usize>; 3], side: Side) -> Vec<T> {
     let [of_x, of_residual, of_y] = Pixels::of(plan.geometry(), gaps);
     let guard = |values: &[T]| (Guarded::copy(values, side), values.len());
-    let (mut x, x_len) = guard(&of_x.spread(&operands.x, f64::NAN));
+    let (mut x, x_len) = guard(&of_x.spread(&operands.x, T::from_f64(f64::NAN)));
     let (mut w, w_len) = guard(&operands.w);
     let mut bias = operands.bias.as_deref().map(guard);
-    let mut residual = operands.residual.as_ref().map(|values| guard(&of_residual.spread(values, f64::NAN)));
+    let mut residual =
+        operands.residual.as_ref().map(|values| guard(&of_residual.spread(values, T::from_f64(f64::NAN))));
     let packed = plan.pack(w.slice(w_len), bias.as_mut().map(|(b, len)| &*b.slice(*len))).unwrap();
     let mut scratch = Guarded::new(plan.workspace_bytes(), side);
     // Bytes are taken as pairs, because the smallest scalar has two bytes.
     let scratch = bytes(scratch.slice::<convoke::f16>(plan.workspace_bytes() / 2));
     scratch.fill(NAN_BYTE);
-    let (mut y, y_len) = guard(&of_y.spread(&vec![T::from_f64(f64::NAN); plan.geometry().output_len()], UNTOUCHED));
+    let (mut y, y_len) =
+        guard(&of_y.spread(&vec![T::from_f64(f64::NAN); plan.geometry().output_len()], T::from_f64(UNTOUCHED)));
     let mut workspace = Workspace::borrowed(scratch);
     assert_eq!(workspace.bytes(), plan.workspace_bytes(), "pages are aligned");
     let x = x.slice(x_len);
     let residual = residual.as_mut().map(|(r, len)| &*r.slice(*len));
     let run = Run::new(x, &packed, y.slice(y_len)).residual(residual).workspace(&mut workspace);
     let run = run.x_pixel_stride(of_x.stride).residual_pixel_stride(of_residual.stride).y_pixel_stride(of_y.stride);
-    of_y.gather(plan.run(run).unwrap())
+    of_y.gather(plan.run(run).unwrap(), T::from_f64(UNTOUCHED))
 }
 
 /// The bytes of a slice.
@@ -228,8 +230,10 @@ fn bytes_touch_nothing_outside_the_slices() {
             let geometry = plan.geometry();
             let values = |len: usize| (0..len).map(|i| (i * 37 % 256) as u8).collect::<Vec<u8>>();
             let (x, w) = (values(geometry.input_len()), values(geometry.weight_len()));
+            let residual = values(geometry.output_len());
             let [y, again] = [Side::Left, Side::Right].map(|side| {
                 let (mut x, mut w) = (GuardedBytes::copy(&x, side), GuardedBytes::copy(&w, side));
+                let mut residual = GuardedBytes::copy(&residual, side);
                 let Ok(weights) = plan.pack(w.slice(), &zero, None) else { return Vec::new() };
                 let scales =
                     Scales { x_scale: 0.01, x_zero_point: 3, w_scale: &[0.1], y_scale: 2.0, y_zero_point: 120 };
@@ -239,6 +243,7 @@ fn bytes_touch_nothing_outside_the_slices() {
                 let mut scratch = GuardedBytes::new(plan.workspace_bytes(), fill, side);
                 let mut workspace = Workspace::borrowed(scratch.slice());
                 let run = QuantisedRun::new(x.slice(), &weights, &scaled, y.slice()).workspace(&mut workspace);
+                let run = if index % 3 == 0 { run.residual(residual.slice(), 0.5, 7) } else { run };
                 let mut result = Ok(());
                 let count = allocations(|| result = plan.run(run).map(|_| ()));
                 result.unwrap_or_else(|error| panic!("{layer}: {error}"));
@@ -257,7 +262,7 @@ fn images_that_lie_apart_touch_nothing_between_them() {
     const GAP: usize = 7;
     fn spread(images: &[f32], count: usize, side: Side) -> (Guarded, usize) {
         let image = images.len() / count;
-        let memory = apart(images, (image, image + GAP), f64::NAN);
+        let memory = apart(images, (image, image + GAP), f32::NAN);
         (Guarded::copy(&memory, side), memory.len())
     }
     let layers = [

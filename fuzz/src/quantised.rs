@@ -4,7 +4,7 @@ use arbitrary::{Result, Unstructured};
 use convoke::{Byte, Error, Geometry, Planner, Quantised, QuantisedRun, Scales, Threads, Workspace};
 
 use crate::layers::{Layer, integers, is_transposed};
-use crate::run::{InTurn, Places, isa};
+use crate::run::{InTurn, Places, gap, isa};
 use crate::{reference, with_bytes};
 
 /// Layers of every kind, in some combinations of types.
@@ -95,15 +95,15 @@ where
     let (x_scale, y_scale) = (scale(u)?, scale(u)?);
     let scales = Scales { x_scale, x_zero_point, w_scale: &w_scale, y_scale, y_zero_point };
 
-    let [x_places, _, y_places] = Places::of(geometry, [None; 3]);
-    let mut spread = x.clone();
-    x.iter().enumerate().for_each(|(i, x)| spread[x_places.at(i)] = *x);
-    let mut y = vec![Y::default(); geometry.output_len()];
+    let [x_places, _, y_places] = Places::of(geometry, [gap(u)?, None, gap(u)?]);
+    let spread = x_places.spread_among(&x, X::default());
+    let mut y = y_places.spread_among(&vec![Y::default(); geometry.output_len()], Y::default());
     let run = |y: &mut [Y]| -> std::result::Result<(), Error> {
         let weights = plan.pack(&w, &w_zeros, bias.as_deref())?;
         let scaled = weights.scaled(&scales)?;
         let mut workspace = Workspace::with_bytes(plan.workspace_bytes())?;
         let run = QuantisedRun::new(&spread, &weights, &scaled, y).workspace(&mut workspace);
+        let run = y_places.set(x_places.set(run, QuantisedRun::x_pixel_stride), QuantisedRun::y_pixel_stride);
         plan.run(run.threads(Threads::Executor(&InTurn(count)))).map(|_| ())
     };
     if run(&mut y).is_err() {

@@ -174,8 +174,13 @@ impl Places {
 
     /// Memory of the elements, with NaN between pixels.
     pub fn spread<T: Number>(&self, values: &[T]) -> Vec<T> {
+        self.spread_among(values, T::of(f64::NAN))
+    }
+
+    /// The same, with another value between pixels.
+    pub fn spread_among<T: Copy>(&self, values: &[T], between: T) -> Vec<T> {
         let end = self.len.checked_sub(1).map_or(0, |last| self.at(last) + 1);
-        let mut memory = vec![T::of(f64::NAN); end];
+        let mut memory = vec![between; end];
         values.iter().enumerate().for_each(|(i, value)| memory[self.at(i)] = *value);
         memory
     }

@@ -7,6 +7,8 @@
 
 use core::fmt;
 
+use half::f16;
+
 pub use crate::unit::Unit;
 
 use crate::activation::{ActivateArgs, Activation, ActivationKernel};
@@ -121,15 +123,18 @@ impl DotKernels {
         if rows == 0 || len == 0 {
             return;
         }
-        let Requantise { add, scale, zero, by_rows, table } = *requantise;
+        let Requantise { add, scale, zero, by_rows, residual, table } = *requantise;
         let channels = if by_rows { rows } else { len };
         assert!(end(rows, sums_ld, len) <= sums.len(), "the sums are too short");
         assert!(end(rows, ld, len) <= y.len(), "the destination is too short");
         assert!(rows == 1 || len <= ld, "rows of Y overlap");
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
         assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
-        let (sums, y) = (sums.as_ptr(), y.as_mut_ptr());
-        let args = RequantiseArgs { rows, len, sums, sums_ld, add: add.as_ptr(), scale: scale.as_ptr(), zero, y, ld };
+        if let Some(Addend { values, ld, step, .. }) = residual {
+            assert!(end(rows, ld, end(len, step, 1)) <= values.len(), "the residual is too short");
+        }
+        let (sums, y, add, scale) = (sums.as_ptr(), y.as_mut_ptr(), add.as_ptr(), scale.as_ptr());
+        let args = RequantiseArgs { rows, len, sums, sums_ld, add, scale, zero, residual, y, ld };
         let code = self.passes.on_this_cpu();
         // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
@@ -202,8 +207,24 @@ pub type UnitRows<'a, X> = [Option<&'a [X]>; MOST_VALUES];
 /// Lanes of a vector whose values are split, at most.
 const MOST_SPLIT_LANES: usize = 4;
 
-/// How sums become outputs. A byte is `(sum + add) * scale`, rounded to the nearest integer, or to the even one of two, plus
-/// `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, and an `i32` is `sum + add`.
+/// A tensor of bytes of Y's type that is added to outputs: `(byte - zero) * scale`.
+#[derive(Debug, Clone, Copy)]
+pub struct Addend<'a> {
+    /// The bits of the bytes: those for column j of row i are at `i * ld + j * step`.
+    pub values: &'a [u8],
+    /// Elements from one row to the next.
+    pub ld: usize,
+    /// Elements from one column to the next.
+    pub step: usize,
+    /// The zero point.
+    pub zero: i32,
+    /// The scale over that of Y.
+    pub scale: f32,
+}
+
+/// How sums become outputs. A byte is `(sum + add) * scale`, plus what a residual adds, rounded to the nearest integer, or
+/// to the even one of two, plus `zero`, and clamped to its type. An `f32` is `(sum + add) * scale`, an `f16` is that number
+/// rounded, and an `i32` is `sum + add`.
 #[derive(Debug, Clone, Copy)]
 pub struct Requantise<'a> {
     /// For each channel.
@@ -214,6 +235,8 @@ pub struct Requantise<'a> {
     pub zero: i32,
     /// Whether each row is a channel. Otherwise each column is one.
     pub by_rows: bool,
+    /// What is added to Y, if that is a byte.
+    pub residual: Option<Addend<'a>>,
     /// Replaces each byte of Y by an entry: the one whose number has the byte's bits.
     pub table: Option<&'a [u8; 256]>,
 }
@@ -221,8 +244,8 @@ pub struct Requantise<'a> {
 /// Raw arguments of the pass.
 ///
 /// Memory: `sums + i * sums_ld` is readable, and `y + i * ld` writable, for `len` elements for each i < `rows`. `add` and
-/// `scale` are readable for as many as there are channels.
-pub(crate) struct RequantiseArgs<O> {
+/// `scale` are readable for as many as there are channels. The residual has a value for each row and column.
+pub(crate) struct RequantiseArgs<'a, O> {
     pub(crate) rows: usize,
     pub(crate) len: usize,
     pub(crate) sums: *const i32,
@@ -230,12 +253,13 @@ pub(crate) struct RequantiseArgs<O> {
     pub(crate) add: *const i32,
     pub(crate) scale: *const f32,
     pub(crate) zero: i32,
+    pub(crate) residual: Option<Addend<'a>>,
     pub(crate) y: *mut O,
     pub(crate) ld: usize,
 }
 
 /// A pass, with channels along columns and along rows.
-type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<O>); 2];
+type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<'_, O>); 2];
 
 /// Passes that make units of bytes, from the channels of pixels and from rows.
 #[derive(Clone, Copy)]
@@ -253,6 +277,7 @@ pub(crate) struct DotPasses {
     pub(crate) i8: RequantiseFns<i8>,
     pub(crate) i32: RequantiseFns<i32>,
     pub(crate) f32: RequantiseFns<f32>,
+    pub(crate) f16: RequantiseFns<f16>,
 }
 
 pub(crate) mod sealed {
@@ -270,8 +295,9 @@ pub(crate) mod sealed {
         #[doc(hidden)]
         #[expect(private_interfaces, reason = "sealed")]
         fn code(code: &DotPasses) -> RequantiseFns<Self>;
+        /// The addend is for bytes alone.
         #[doc(hidden)]
-        fn finish(sum: i32, scale: f32, zero: i32) -> Self;
+        fn finish(sum: i32, scale: f32, addend: Option<f32>, zero: i32) -> Self;
         /// Whether it is a byte, and whether that has a sign.
         #[doc(hidden)]
         const BYTE: Option<bool> = None;
@@ -316,7 +342,7 @@ macro_rules! byte {
 byte!(u8, of_u8: centre 128, flip 0);
 byte!(i8, of_i8: centre 0, flip 0x80);
 
-/// A type of outputs: `u8`, `i8`, `i32` or `f32`. The trait is sealed.
+/// A type of outputs: `u8`, `i8`, `i32`, `f32` or `f16`. The trait is sealed.
 pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
 
 /// 1.5 * 2^23: a small number that is added to it is rounded to an integer, to nearest even, in the lowest bits. An even
@@ -324,7 +350,7 @@ pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
 const INTEGERS: f32 = 12_582_912.0;
 
 macro_rules! output {
-    ($t:ident: |$sum:ident, $scale:ident, $zero:ident| $finish:expr $(, byte is signed: $signed:expr)?) => {
+    ($t:ident: |$sum:ident, $scale:ident, $addend:ident, $zero:ident| $finish:expr $(, byte is signed: $signed:expr)?) => {
         impl sealed::Finish for $t {
             #[expect(private_interfaces, reason = "sealed")]
             fn code(code: &DotPasses) -> RequantiseFns<Self> {
@@ -332,7 +358,7 @@ macro_rules! output {
             }
 
             #[inline(always)]
-            fn finish($sum: i32, $scale: f32, $zero: i32) -> Self {
+            fn finish($sum: i32, $scale: f32, $addend: Option<f32>, $zero: i32) -> Self {
                 $finish
             }
 
@@ -342,9 +368,10 @@ macro_rules! output {
         impl Output for $t {}
     };
     (byte $t:ident) => {
-        output!($t: |sum, scale, zero| {
+        output!($t: |sum, scale, addend, zero| {
             let (least, most) = ((i32::from($t::MIN) - zero) as f32, (i32::from($t::MAX) - zero) as f32);
             let y = sum as f32 * scale;
+            let y = if let Some(addend) = addend { y + addend } else { y };
             // Comparisons, because min and max have cases for NaN.
             let y = if y > least { y } else { least };
             let y = if y < most { y } else { most };
@@ -354,8 +381,9 @@ macro_rules! output {
 }
 output!(byte u8);
 output!(byte i8);
-output!(i32: |sum, _scale, _zero| sum);
-output!(f32: |sum, scale, _zero| sum as f32 * scale);
+output!(i32: |sum, _scale, _addend, _zero| sum);
+output!(f32: |sum, scale, _addend, _zero| sum as f32 * scale);
+output!(f16: |sum, scale, _addend, _zero| f16::from_f32(sum as f32 * scale));
 
 /// Two values of 16 bits.
 #[inline(always)]

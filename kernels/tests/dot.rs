@@ -2,8 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_kernels::dot::{Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, look_up, pair};
+use convoke_kernels::dot::{
+    Addend, Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, look_up, pair,
+};
 use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps, dot_kernels};
+use half::f16;
 
 /// Channels of a block in units: none, one, an odd number, and many.
 const UNITS: [usize; 4] = [0, 1, 7, 70];
@@ -218,10 +221,14 @@ fn units_have_the_values_of_their_channels() {
     check_units(|number| number as u8 as i8);
 }
 
+/// The zero point and the scale of a residual, and the value of its bits.
+type TestedResidual = (i32, f32, fn(u8) -> i32);
+
 fn check_requantised<O: Output + PartialEq>(
     (guard, zero): (O, i32),
     table: Option<&[u8; 256]>,
-    expected: impl Fn(i32, f32) -> O,
+    residual: Option<TestedResidual>,
+    expected: impl Fn(i32, f32, f32) -> O,
 ) {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(10);
@@ -240,13 +247,24 @@ fn check_requantised<O: Output + PartialEq>(
             let add: Vec<i32> = (0..channels).map(|_| numbers.below(9) as i32 - 4).collect();
             let scale: Vec<f32> = (0..channels).map(|c| if c % 2 == 0 { 0.5 } else { 0.017 }).collect();
             let mut y = vec![guard; rows * ld];
-            let requantise = Requantise { add: &add, scale: &scale, zero, by_rows, table };
+            // Neighbours, or not.
+            let step = 1 + 2 * (rows % 2);
+            let added_ld = len * step + 1;
+            let bytes: Vec<u8> = (0..rows * added_ld).map(|_| numbers.below(256) as u8).collect();
+            let addend = residual.map(|(zero, scale, _)| Addend { values: &bytes, ld: added_ld, step, zero, scale });
+            let requantise = Requantise { add: &add, scale: &scale, zero, by_rows, residual: addend, table };
             kernels.finish(&requantise, (&sums, sums_ld), (rows, len), (&mut Dest::from_slice(&mut y), ld));
             for (i, y) in y.iter().enumerate() {
                 let (row, column) = (i / ld, i % ld);
                 let c = if by_rows { row } else { column };
-                let expected =
-                    if column < len { expected(sums[row * sums_ld + column] + add[c], scale[c]) } else { guard };
+                let addend = |(zero, scale, value): TestedResidual| {
+                    (value(bytes[row * added_ld + column * step]) - zero) as f32 * scale
+                };
+                let expected = if column < len {
+                    expected(sums[row * sums_ld + column] + add[c], scale[c], residual.map_or(0.0, addend))
+                } else {
+                    guard
+                };
                 assert!(*y == expected, "{kernels:?}: {rows} x {len}, element {i} is {y:?}, not {expected:?}");
             }
         }
@@ -256,18 +274,27 @@ fn check_requantised<O: Output + PartialEq>(
 #[test]
 fn sums_are_requantised_by_the_definition() {
     // `as` saturates.
-    let of_u8 = |sum: i32, scale: f32| ((sum as f32 * scale).round_ties_even() + 13.0) as u8;
-    let of_i8 = |sum: i32, scale: f32| ((sum as f32 * scale).round_ties_even() - 27.0) as i8;
-    check_requantised((99_u8, 13), None, of_u8);
-    check_requantised((99_i8, -27), None, of_i8);
-    check_requantised((99_i32, 0), None, |sum, _| sum);
-    check_requantised((99_f32, 0), None, |sum, scale| sum as f32 * scale);
+    let of_u8 = |sum: i32, scale: f32, addend: f32| ((sum as f32 * scale + addend).round_ties_even() + 13.0) as u8;
+    let of_i8 = |sum: i32, scale: f32, addend: f32| ((sum as f32 * scale + addend).round_ties_even() - 27.0) as i8;
+    check_requantised((99_u8, 13), None, None, of_u8);
+    check_requantised((99_i8, -27), None, None, of_i8);
+    check_requantised((99_i32, 0), None, None, |sum, _, _| sum);
+    check_requantised((99_f32, 0), None, None, |sum, scale, _| sum as f32 * scale);
+    // Large sums are infinite.
+    check_requantised((f16::MAX, 0), None, None, |sum, scale, _| f16::from_f64(f64::from(sum as f32 * scale)));
+    let residuals: [TestedResidual; 2] = [(40, 0.25, i32::from), (-3, 1.7, |bits| i32::from(bits as i8))];
+    check_requantised((99_u8, 13), None, Some(residuals[0]), of_u8);
+    check_requantised((99_i8, -27), None, Some(residuals[1]), of_i8);
+    check_requantised((99_i32, 0), None, Some(residuals[1]), |sum, _, _| sum);
     // A permutation, so that each entry is told from all others.
     let table: [u8; 256] = std::array::from_fn(|i| (i as u8).wrapping_mul(77).wrapping_add(5));
     let entry = |bits: u8| table[usize::from(bits)];
-    check_requantised((99_u8, 13), Some(&table), |sum, scale| entry(of_u8(sum, scale)));
-    check_requantised((99_i8, -27), Some(&table), |sum, scale| entry(of_i8(sum, scale) as u8) as i8);
-    check_requantised((99_i32, 0), Some(&table), |sum, _| sum);
+    check_requantised((99_u8, 13), Some(&table), None, |sum, scale, _| entry(of_u8(sum, scale, 0.0)));
+    check_requantised((99_i8, -27), Some(&table), None, |sum, scale, _| entry(of_i8(sum, scale, 0.0) as u8) as i8);
+    check_requantised((99_i8, -27), Some(&table), Some(residuals[1]), |sum, scale, addend| {
+        entry(of_i8(sum, scale, addend) as u8) as i8
+    });
+    check_requantised((99_i32, 0), Some(&table), None, |sum, _, _| sum);
 }
 
 /// The message by which a call is refused.
@@ -280,7 +307,13 @@ fn refusal(call: impl FnOnce()) -> String {
 #[test]
 fn slices_that_are_too_short_are_refused() {
     on_every_isa(|kernels| {
-        let requantise = Requantise { add: &[0; 4], scale: &[1.0; 4], zero: 0, by_rows: false, table: None };
+        let requantise =
+            Requantise { add: &[0; 4], scale: &[1.0; 4], zero: 0, by_rows: false, residual: None, table: None };
+        let added = Addend { values: &[0; 8], ld: 5, step: 1, zero: 0, scale: 1.0 };
+        let short = Requantise { residual: Some(added), ..requantise };
+        let message =
+            refusal(|| kernels.finish(&short, (&[0; 8], 4), (2, 4), (&mut Dest::from_slice(&mut [0_u8; 8]), 4)));
+        assert_eq!(message, "the residual is too short");
         let finish = |sums: usize, y: usize, (rows, len): (usize, usize), ld: usize| {
             let mut y = vec![0_u8; y];
             refusal(|| {

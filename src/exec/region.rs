@@ -44,6 +44,20 @@ impl<'y, T: Copy + Send> Target<'y, T> {
         matches!(self, Self::Init(_))
     }
 
+    /// Y as it was, if no element of it is one of a pixel.
+    ///
+    /// # Panics
+    /// If elements would stay uninitialised.
+    pub(crate) fn without_writes(self) -> &'y mut [T] {
+        match self {
+            Self::Init(y) => y,
+            Self::Uninit(y) => {
+                assert!(y.is_empty(), "every element of Y is one of a pixel");
+                &mut []
+            }
+        }
+    }
+
     /// Runs all tasks of a split for each of some images, on `slots` of the threads, each with `share`
     /// lines of scratch, and gives Y back, initialised.
     ///

@@ -8,9 +8,9 @@ use lru::LruCache;
 use spin::Mutex;
 
 use super::{PackedWeights, Plan, Planner};
-use crate::Operator;
 use crate::element::Element;
 use crate::error::{Error, bail};
+use crate::{Byte, Operator, Quantised, QuantisedPlan};
 
 /// Plans of one layer by the shape of X, over one set of packed weights: for networks whose input shapes
 /// vary.
@@ -44,11 +44,47 @@ pub struct PlanCache<T: Element> {
     planner: Planner,
     operator: Operator,
     packed: PackedWeights<T>,
-    plans: Mutex<Plans<T>>,
+    plans: PlansByShape<Plan<T>>,
 }
 
 /// Plans by the shape of X.
-type Plans<T> = LruCache<Box<[usize]>, Arc<Plan<T>>>;
+struct PlansByShape<P>(Mutex<LruCache<Box<[usize]>, Arc<P>>>);
+
+impl<P> PlansByShape<P> {
+    /// For at most so many plans.
+    fn new(most: NonZeroUsize) -> Self {
+        // `LruCache::new` would allocate for `most` plans at once.
+        let mut plans = LruCache::unbounded();
+        plans.resize(most);
+        Self(Mutex::new(plans))
+    }
+
+    /// The plan for a shape of X, which `plan` makes if it is not kept.
+    fn get(&self, x_shape: &[usize], plan: impl FnOnce() -> Result<P, Error>) -> Result<Arc<P>, Error> {
+        if let Some(plan) = self.0.lock().get(x_shape) {
+            return Ok(plan.clone());
+        }
+        // Other threads are not held up. If one of them makes the same plan, the first one is kept.
+        Ok(self.keep(x_shape, plan()?))
+    }
+
+    fn keep(&self, x_shape: &[usize], plan: P) -> Arc<P> {
+        let (key, plan) = (Box::from(x_shape), Arc::new(plan));
+        let mut plans = self.0.lock();
+        if let Some(kept) = plans.get(x_shape) {
+            return kept.clone();
+        }
+        let evicted = plans.push(key, plan.clone());
+        drop(plans);
+        // Dropping a plan takes long, and must not hold up other threads.
+        drop(evicted);
+        plan
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
 
 impl<T: Element> PlanCache<T> {
     /// Plans for all known shapes of X, packs W and the bias, and keeps at most `most` plans. Plans for
@@ -79,7 +115,7 @@ impl<T: Element> PlanCache<T> {
             bail!(InvalidShape, "{op}: the first X of shape {usual:?} gives a Y of shape {y:?}, which is empty");
         }
         let cache = Self::with_packed(planner, operator, plan.pack(w, bias)?, most);
-        cache.keep(usual, plan);
+        cache.plans.keep(usual, plan);
         for shape in &shapes[1..] {
             cache.plan(shape.as_ref())?;
         }
@@ -94,10 +130,7 @@ impl<T: Element> PlanCache<T> {
         most: NonZeroUsize,
     ) -> Self {
         let planner = planner.packed_for(&packed);
-        // `LruCache::new` would allocate for `most` plans at once.
-        let mut plans = LruCache::unbounded();
-        plans.resize(most);
-        Self { planner, operator: operator.into(), packed, plans: Mutex::new(plans) }
+        Self { planner, operator: operator.into(), packed, plans: PlansByShape::new(most) }
     }
 
     /// The plan for a shape of X. It is made if it is not kept.
@@ -108,25 +141,7 @@ impl<T: Element> PlanCache<T> {
     /// that are packed for it would, that is [`PackedMismatch`](crate::ErrorKind::PackedMismatch): such
     /// shapes need a cache of their own, because this one does not keep W.
     pub fn plan(&self, x_shape: &[usize]) -> Result<Arc<Plan<T>>, Error> {
-        if let Some(plan) = self.plans.lock().get(x_shape) {
-            return Ok(plan.clone());
-        }
-        // Other threads are not held up. If one of them makes the same plan, the first one is kept.
-        let plan = self.planner.plan::<T>(self.operator.clone(), x_shape)?;
-        Ok(self.keep(x_shape, plan))
-    }
-
-    fn keep(&self, x_shape: &[usize], plan: Plan<T>) -> Arc<Plan<T>> {
-        let (key, plan) = (Box::from(x_shape), Arc::new(plan));
-        let mut plans = self.plans.lock();
-        if let Some(kept) = plans.get(x_shape) {
-            return kept.clone();
-        }
-        let evicted = plans.push(key, plan.clone());
-        drop(plans);
-        // Dropping a plan takes long, and must not hold up other threads.
-        drop(evicted);
-        plan
+        self.plans.get(x_shape, || self.planner.plan(self.operator.clone(), x_shape))
     }
 
     /// The weights, which all plans accept.
@@ -138,7 +153,7 @@ impl<T: Element> PlanCache<T> {
     /// Number of plans that are kept at the moment.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.plans.lock().len()
+        self.plans.len()
     }
 
     /// Whether no plan is kept at the moment.
@@ -151,5 +166,67 @@ impl<T: Element> PlanCache<T> {
 impl<T: Element> core::fmt::Debug for PlanCache<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("PlanCache").field("plans", &self.len()).field("packed", &self.packed).finish_non_exhaustive()
+    }
+}
+
+/// Plans of one layer of bytes by the shape of X, as [`PlanCache`] has those of floats.
+///
+/// The weights are not in it. Those that one of its plans has packed serve the others too, unless X is so large for one of
+/// them that its kernels multiply other units: see [`QuantisedPlan::accepts`].
+///
+/// ```
+/// use core::num::NonZeroUsize;
+/// use convoke::{Conv, Planner, QuantisedPlanCache, QuantisedRun, Scales};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let (conv, most) = (Conv::new([8, 3, 3, 3]), NonZeroUsize::new(16).unwrap());
+/// let cache = QuantisedPlanCache::<u8, i8, i32>::new(Planner::new(), conv, most);
+/// let weights = cache.plan(&[1, 3, 64, 64])?.pack(&[1; 8 * 3 * 3 * 3], &[], None)?;
+/// let scaled = weights.scaled(&Scales::integer(0))?;
+/// for size in [64, 80, 64] {
+///     let plan = cache.plan(&[1, 3, size, size])?;
+///     let (x, mut y) = (vec![1; 3 * size * size], vec![0; plan.geometry().output_len()]);
+///     plan.run(QuantisedRun::new(&x, &weights, &scaled, &mut y))?;
+///     assert_eq!(y[0], 27);
+/// }
+/// assert_eq!(cache.len(), 2);
+/// # Ok(()) }
+/// ```
+pub struct QuantisedPlanCache<X, W, Y> {
+    planner: Planner,
+    operator: Operator,
+    plans: PlansByShape<QuantisedPlan<X, W, Y>>,
+}
+
+impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlanCache<X, W, Y> {
+    /// A cache of at most `most` plans, without plans.
+    pub fn new(planner: Planner, operator: impl Into<Operator>, most: NonZeroUsize) -> Self {
+        Self { planner, operator: operator.into(), plans: PlansByShape::new(most) }
+    }
+
+    /// The plan for a shape of X. It is made if it is not kept.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan_quantised`]. Errors are not kept.
+    pub fn plan(&self, x_shape: &[usize]) -> Result<Arc<QuantisedPlan<X, W, Y>>, Error> {
+        self.plans.get(x_shape, || self.planner.plan_quantised(self.operator.clone(), x_shape))
+    }
+
+    /// Number of plans that are kept at the moment.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.plans.len()
+    }
+
+    /// Whether no plan is kept at the moment.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<X, W, Y> core::fmt::Debug for QuantisedPlanCache<X, W, Y> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("QuantisedPlanCache").field("plans", &self.plans.len()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@ mod packed;
 mod planner;
 mod run;
 #[cfg(feature = "save")]
-mod saved;
+pub(crate) mod saved;
 mod tune;
 mod visible;
 
@@ -22,12 +22,12 @@ use alloc::vec::Vec;
 use convoke_kernels::{Isa, Real};
 use spin::Once;
 
-pub use cache::PlanCache;
+pub use cache::{PlanCache, QuantisedPlanCache};
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
 pub use planner::Planner;
-pub(crate) use run::MOST_SPREAD;
 pub use run::Run;
+pub(crate) use run::{Distances, MOST_SPREAD, Sizes};
 pub use tune::Tuning;
 
 use crate::Geometry;
@@ -326,11 +326,11 @@ impl<T: Element> Plan<T> {
 
     fn check_weights(&self, w: &[T], bias: Option<&[T]>) -> Result<(), Error> {
         self.check_runnable()?;
-        self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
+        self.geometry.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
         match bias {
-            Some(bias) => {
-                self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])
-            }
+            Some(bias) => self
+                .geometry
+                .check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()]),
             None => Ok(()),
         }
     }
@@ -346,26 +346,7 @@ impl<T: Element> Plan<T> {
     }
 
     pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
-        self.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
-    }
-
-    /// `shape` is called only for the message: it allocates, which a run must not do.
-    fn check_len(
-        &self,
-        name: &str,
-        len: usize,
-        expected: usize,
-        shape: impl FnOnce() -> Vec<usize>,
-    ) -> Result<(), Error> {
-        if len != expected {
-            let shape = shape();
-            bail!(
-                BufferLength,
-                "{}: {name} has {len} elements, its shape {shape:?} asks for {expected}",
-                self.geometry.op
-            );
-        }
-        Ok(())
+        self.geometry.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
     }
 }
 

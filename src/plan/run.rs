@@ -10,7 +10,7 @@ use crate::error::{Error, bail};
 use crate::exec::region::{Region, SpacedImages, Target};
 use crate::exec::{Line, Threads, Workspace};
 use crate::spec::Strides;
-use crate::{Geometry, Layout};
+use crate::{Geometry, Layout, Op};
 
 /// What a [run](Plan::run) reads and writes: X, packed weights and Y, and what else is asked for.
 ///
@@ -73,17 +73,17 @@ pub(crate) const MOST_SPREAD: usize = 1 << 30;
 
 /// The distances that the caller sets.
 #[derive(Clone, Copy, Default)]
-struct Distances {
-    x: Distance,
-    residual: Distance,
-    y: Distance,
+pub(crate) struct Distances {
+    pub(crate) x: Distance,
+    pub(crate) residual: Distance,
+    pub(crate) y: Distance,
 }
 
 /// The distances between the images and between the pixels of a tensor.
 #[derive(Clone, Copy, Default)]
-struct Distance {
-    image: Option<usize>,
-    pixel: Option<usize>,
+pub(crate) struct Distance {
+    pub(crate) image: Option<usize>,
+    pub(crate) pixel: Option<usize>,
 }
 
 impl<'a, 'y, T: Element> Run<'a, 'y, T> {
@@ -220,14 +220,11 @@ impl<T: Element> Plan<T> {
     pub fn run<'y>(&self, run: Run<'_, 'y, T>) -> Result<&'y mut [T], Error> {
         let Run { x, packed, residual, y, workspace, threads, distances } = run;
         self.check_runnable()?;
-        let (x_images, x_strides) = self.images("X", x.len(), distances.x, Sizes::OF_X)?;
-        let (y_images, y_strides) = self.images("Y", y.len(), distances.y, Sizes::OF_Y)?;
-        if !y.is_init() {
-            // Otherwise, elements between images and pixels would stay uninitialised.
-            self.check_len("Y", y.len(), self.geometry.output_len(), || self.geometry.output_shape())?;
-        }
+        let of = (&self.geometry, self.at_once.batch);
+        let (x_images, x_strides) = Sizes::OF_X.images(of, ("X", x.len()), distances.x)?;
+        let (y_images, y_strides) = Sizes::OF_Y.images_of_output(of, &y, distances.y)?;
         let (residual_images, residual_strides) = match residual {
-            Addend::Tensor(residual) => self.images("the residual", residual.len(), distances.residual, Sizes::OF_Y)?,
+            Addend::Tensor(residual) => Sizes::OF_Y.images(of, ("the residual", residual.len()), distances.residual)?,
             _ => (y_images, y_strides),
         };
         let strides = IoStrides { x: x_strides, residual: residual_strides, y: y_strides };
@@ -251,19 +248,42 @@ impl<T: Element> Plan<T> {
             lowering.proven().unwrap_or_else(|error| panic!("{:?}: {}: {error}", self.geometry, self.explain()));
         Ok(y.fill(&proven, (y_images, y_strides), (threads, slots), (scratch, of_thread), &run))
     }
+}
 
-    /// The images of a tensor of `len` elements, and how each lies.
-    fn images(
-        &self,
-        name: &str,
-        len: usize,
+/// The sizes of X, or of tensors of Y's shape.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    len: fn(&Geometry) -> usize,
+    shape: fn(&Geometry) -> Vec<usize>,
+    parts: fn(&Geometry) -> Parts,
+}
+
+/// The layout of a tensor, its channels, and the positions of a channel.
+type Parts = (Layout, usize, usize);
+
+impl Sizes {
+    pub(crate) const OF_X: Self = Self {
+        len: Geometry::input_len,
+        shape: Geometry::input_shape,
+        parts: |geometry| (geometry.x_layout, geometry.in_channels, geometry.input_spatial()),
+    };
+    pub(crate) const OF_Y: Self = Self {
+        len: Geometry::output_len,
+        shape: Geometry::output_shape,
+        parts: |geometry| (geometry.y_layout, geometry.out_channels, geometry.output_spatial()),
+    };
+
+    /// The images of a tensor of `len` elements, `together` of which are computed together, and how each lies.
+    pub(crate) fn images(
+        self,
+        (geometry, together): (&Geometry, usize),
+        (name, len): (&str, usize),
         distance: Distance,
-        sizes: Sizes,
     ) -> Result<(SpacedImages, Strides), Error> {
-        let (op, batch) = (self.geometry.op, self.geometry.batch);
-        let count = batch.checked_div(self.at_once.batch).unwrap_or(1);
-        let parts @ (_, channels, positions) = (sizes.parts)(&self.geometry);
-        let strides = self.strides(name, distance.pixel, parts)?;
+        let (op, batch) = (geometry.op, geometry.batch);
+        let count = batch.checked_div(together).unwrap_or(1);
+        let parts @ (_, channels, positions) = (self.parts)(geometry);
+        let strides = strides(op, name, distance.pixel, parts)?;
         let span = |images: usize| match strides.span(images, channels, positions) {
             Some(span) => Ok(span),
             None => bail!(
@@ -272,7 +292,7 @@ impl<T: Element> Plan<T> {
                 strides.position
             ),
         };
-        let (at_once, image) = (span(self.at_once.batch)?, span(self.at_once.batch.min(1))?);
+        let (at_once, image) = (span(together)?, span(together.min(1))?);
         if distance.pixel.is_some() && at_once > MOST_SPREAD {
             bail!(
                 Overflow,
@@ -280,9 +300,9 @@ impl<T: Element> Plan<T> {
                 strides.position
             );
         }
-        let neighbours = SpacedImages { count, len: at_once, stride: self.at_once.batch.saturating_mul(strides.image) };
+        let neighbours = SpacedImages { count, len: at_once, stride: together.saturating_mul(strides.image) };
         if distance.image.is_none() && distance.pixel.is_none() {
-            self.check_len(name, len, (sizes.len)(&self.geometry), || (sizes.shape)(&self.geometry))?;
+            geometry.check_len(name, len, (self.len)(geometry), || (self.shape)(geometry))?;
             return Ok((neighbours, strides));
         }
         let stride = distance.image.unwrap_or(strides.image);
@@ -312,50 +332,33 @@ impl<T: Element> Plan<T> {
         Ok((images, strides))
     }
 
-    /// How the channels and positions of an image lie.
-    fn strides(
-        &self,
-        name: &str,
-        pixel: Option<usize>,
-        (layout, channels, positions): Parts,
-    ) -> Result<Strides, Error> {
-        let op = self.geometry.op;
-        if let Some(pixel) = pixel {
-            if layout != Layout::ChannelsLast {
-                bail!(
-                    InvalidShape,
-                    "{op}: {name} has a pixel stride of {pixel} and its {layout}: only channels last can"
-                );
-            }
-            if pixel < channels {
-                bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel}, a pixel has {channels} elements");
-            }
+    /// The same of Y.
+    pub(crate) fn images_of_output<T: Copy + Send>(
+        self,
+        (geometry, together): (&Geometry, usize),
+        y: &Target<'_, T>,
+        distance: Distance,
+    ) -> Result<(SpacedImages, Strides), Error> {
+        let images = self.images((geometry, together), ("Y", y.len()), distance)?;
+        if !y.is_init() {
+            // Otherwise, elements between images and pixels would stay uninitialised.
+            geometry.check_len("Y", y.len(), (self.len)(geometry), || (self.shape)(geometry))?;
         }
-        // Pixels without channels have no elements, and a distance would lead lowerings beyond X.
-        let pixel = pixel.filter(|_| channels > 0).unwrap_or(channels);
-        Ok(Strides::new(layout, channels, positions, pixel))
+        Ok(images)
     }
 }
 
-#[derive(Clone, Copy)]
-struct Sizes {
-    len: fn(&Geometry) -> usize,
-    shape: fn(&Geometry) -> Vec<usize>,
-    parts: fn(&Geometry) -> Parts,
-}
-
-/// The layout of a tensor, its channels, and the positions of a channel.
-type Parts = (Layout, usize, usize);
-
-impl Sizes {
-    const OF_X: Self = Self {
-        len: Geometry::input_len,
-        shape: Geometry::input_shape,
-        parts: |geometry| (geometry.x_layout, geometry.in_channels, geometry.input_spatial()),
-    };
-    const OF_Y: Self = Self {
-        len: Geometry::output_len,
-        shape: Geometry::output_shape,
-        parts: |geometry| (geometry.y_layout, geometry.out_channels, geometry.output_spatial()),
-    };
+/// How the channels and positions of an image lie.
+fn strides(op: Op, name: &str, pixel: Option<usize>, (layout, channels, positions): Parts) -> Result<Strides, Error> {
+    if let Some(pixel) = pixel {
+        if layout != Layout::ChannelsLast {
+            bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel} and its {layout}: only channels last can");
+        }
+        if pixel < channels {
+            bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel}, a pixel has {channels} elements");
+        }
+    }
+    // Pixels without channels have no elements, and a distance would lead lowerings beyond X.
+    let pixel = pixel.filter(|_| channels > 0).unwrap_or(channels);
+    Ok(Strides::new(layout, channels, positions, pixel))
 }

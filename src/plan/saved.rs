@@ -11,6 +11,10 @@
 //! then        more, if a weight is not finite: memory that was made for another format
 //! ```
 //!
+//! Weights of layers of bytes have a description of their own, which is text, and the bias, the sums and the values behind
+//! it. Nothing of the text is read: it must be the one that the plan would write that loads them, and all lengths are
+//! those of the plan (`QuantisedPlan::load`).
+//!
 //! The checksum finds damage, not forgery. A forged file can make results wrong, because nothing is
 //! known of its values. But no field of its description is trusted:
 //!
@@ -58,37 +62,55 @@ impl Formats {
 
     /// Bytes of weights with this description. Saturates.
     fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
-        let head = lines_for::<u8>(HEAD + self.encoded()?.len());
         let formats = [Some(&self.whole), self.visible.as_ref().map(|(_, format)| format)];
-        let lines = formats.into_iter().flatten().fold(head, |lines, format| {
-            let bias = lines_for::<T::Acc>(format.layer.out_channels().unwrap_or(usize::MAX));
-            lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
+        let lines = formats.into_iter().flatten().flat_map(|format| {
+            let channels = format.layer.out_channels().unwrap_or(usize::MAX);
+            [lines_for::<T::Acc>(channels), lines_for::<T::Acc>(format.len)]
         });
-        Ok(lines.saturating_mul(LINE))
+        Ok(saved_bytes(&self.encoded()?, lines))
     }
 }
 
+/// Bytes of weights with a description, and parts of so many lines. Saturates.
+fn saved_bytes(description: &[u8], parts: impl IntoIterator<Item = usize>) -> usize {
+    let head = lines_for::<u8>(HEAD + description.len());
+    parts.into_iter().fold(head, usize::saturating_add).saturating_mul(LINE)
+}
+
+/// Weights with a description, and parts of so many lines, which `write` writes.
+pub(crate) fn saved(
+    description: &[u8],
+    parts: impl IntoIterator<Item = usize>,
+    write: impl FnOnce(&mut FileParts<'_>),
+) -> Result<Vec<u8>, Error> {
+    let len = saved_bytes(description, parts);
+    let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
+    bytes.resize(len, 0);
+    write(&mut FileParts::behind(description, &mut bytes));
+    seal(&mut bytes);
+    Ok(bytes)
+}
+
 /// The parts behind a description that are still to be written.
-struct FileParts<'a> {
+pub(crate) struct FileParts<'a> {
     rest: &'a mut [u8],
 }
 
 impl<'a> FileParts<'a> {
     /// Clears `bytes`, writes all that precedes the values except the checksum, and returns the parts
     /// behind.
-    fn behind(description: &Formats, bytes: &'a mut [u8]) -> Result<Self, Error> {
-        let encoded = description.encoded()?;
+    fn behind(description: &[u8], bytes: &'a mut [u8]) -> Self {
         bytes.fill(0);
-        let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
+        let (head, rest) = bytes.split_at_mut((HEAD + description.len()).next_multiple_of(LINE));
         head[..MAGIC.len()].copy_from_slice(&MAGIC);
         head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
-        head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
-        head[HEAD..HEAD + encoded.len()].copy_from_slice(&encoded);
-        Ok(Self { rest })
+        head[CHECKED + 4..HEAD].copy_from_slice(&(description.len() as u32).to_ne_bytes());
+        head[HEAD..HEAD + description.len()].copy_from_slice(description);
+        Self { rest }
     }
 
     /// The next values, all zero. They begin at a multiple of 64 bytes.
-    fn next<V: Pod>(&mut self, len: usize) -> &'a mut [V] {
+    pub(crate) fn next<V: Pod>(&mut self, len: usize) -> &'a mut [V] {
         let (part, rest) = core::mem::take(&mut self.rest).split_at_mut(lines_for::<V>(len) * LINE);
         self.rest = rest;
         &mut bytemuck::cast_slice_mut(part)[..len]
@@ -186,14 +208,14 @@ impl<T: Element> Plan<T> {
             None => None,
         };
         let mut description = self.description();
-        let mut parts = FileParts::behind(&description, bytes)?;
+        let mut parts = FileParts::behind(&description.encoded()?, bytes);
         let mut is_finite = parts.pack(&self.whole, w, &bias);
         if let Some((method, w)) = visible.as_ref().filter(|_| is_finite) {
             is_finite = parts.pack(method, w, &bias);
         }
         if !is_finite {
             description = self.exact_description();
-            FileParts::behind(&description, bytes)?.pack(&self.exact, w, &bias);
+            FileParts::behind(&description.encoded()?, bytes).pack(&self.exact, w, &bias);
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
@@ -239,17 +261,14 @@ impl<T: Element> PackedWeights<T> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let packings = [Some(&self.parts.whole), self.parts.visible.as_ref().map(|visible| &visible.packing)];
-        let description = self.formats();
-        let len = description.saved_bytes::<T>()?;
-        let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
-        bytes.resize(len, 0);
-        let mut parts = FileParts::behind(&description, &mut bytes)?;
-        for packing in packings.into_iter().flatten() {
-            parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
-            parts.next(packing.format.len).copy_from_slice(packing.values());
-        }
-        seal(&mut bytes);
-        Ok(bytes)
+        let packings = packings.into_iter().flatten();
+        let lens = packings.clone().flat_map(|packing| [packing.bias.len(), packing.format.len]);
+        saved(&self.formats().encoded()?, lens.map(lines_for::<T::Acc>), |parts| {
+            for packing in packings {
+                parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
+                parts.next(packing.format.len).copy_from_slice(packing.values());
+            }
+        })
     }
 
     /// Weights that [`to_bytes`](Self::to_bytes) wrote. They are copied.
@@ -286,8 +305,10 @@ impl<T: Element> PackedWeights<T> {
 
     /// Reads weights whose values at some bytes become what `memory` returns.
     fn read(bytes: &[u8], memory: impl Fn(Range<usize>) -> Result<PackedMemory, Error>) -> Result<Self, Error> {
-        let (description, behind) = checked(bytes)?;
-        let mut rest = Rest { passed: behind, bytes };
+        let (description, mut rest) = checked(bytes)?;
+        let Ok((description, [])) = postcard::take_from_bytes::<Formats>(description) else {
+            bail!(InvalidPacked, "packed weights: their layout cannot be read");
+        };
         let mut packing = |format: Format| {
             let layer = &format.layer;
             if layer.dtype != T::DTYPE {
@@ -299,8 +320,7 @@ impl<T: Element> PackedWeights<T> {
             let Some(channels) = layer.out_channels() else {
                 bail!(InvalidPacked, "packed weights: the shape {:?} is not that of a W", layer.weight_shape);
             };
-            let bias = rest.values::<T::Acc>(channels)?;
-            let bias = copied(&bytes[bias])?;
+            let bias = rest.copied::<T::Acc>(channels)?;
             let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
             let packing = Packing { format, memory, bias };
             if packing.format.layout != WeightLayout::Exact && !packing.is_finite() {
@@ -315,7 +335,7 @@ impl<T: Element> PackedWeights<T> {
             None => None,
         };
         // Memory that was made for another layout may be longer.
-        if rest.passed != bytes.len() && whole.format.layout != WeightLayout::Exact {
+        if !rest.is_empty() && whole.format.layout != WeightLayout::Exact {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }
@@ -332,8 +352,8 @@ fn copied<V: Pod>(bytes: &[u8]) -> Result<Vec<V>, Error> {
     Ok(values)
 }
 
-/// The description and where it ends, if the bytes are what was written.
-fn checked(bytes: &[u8]) -> Result<(Formats, usize), Error> {
+/// The description and what is behind it, if the bytes are what was written.
+pub(crate) fn checked(bytes: &[u8]) -> Result<(&[u8], Rest<'_>), Error> {
     let len = bytes.len();
     let Some((head, body)) = bytes.split_at_checked(HEAD) else {
         bail!(InvalidPacked, "packed weights: {len} bytes are too few");
@@ -353,23 +373,28 @@ fn checked(bytes: &[u8]) -> Result<(Formats, usize), Error> {
         bail!(InvalidPacked, "packed weights: the checksum of {len} bytes is wrong, they were changed or cut");
     }
     let described = number(20) as usize;
-    match body.get(..described).map(postcard::take_from_bytes) {
-        Some(Ok((description, []))) => Ok((description, HEAD + described)),
-        _ => bail!(InvalidPacked, "packed weights: their layout cannot be read"),
+    match body.get(..described) {
+        Some(description) => Ok((description, Rest { passed: HEAD + described, bytes })),
+        None => bail!(InvalidPacked, "packed weights: their layout cannot be read"),
     }
 }
 
 /// The bytes that were not read yet.
-struct Rest<'a> {
+pub(crate) struct Rest<'a> {
     passed: usize,
     bytes: &'a [u8],
 }
 
 impl Rest<'_> {
-    /// The places of the next values, which begin at a multiple of 64.
-    fn values<V>(&mut self, len: usize) -> Result<Range<usize>, Error> {
+    /// The next values, which begin at a multiple of 64.
+    pub(crate) fn copied<V: Pod>(&mut self, len: usize) -> Result<Vec<V>, Error> {
         let lines = self.lines(lines_for::<V>(len))?;
-        Ok(lines.start..lines.start + len * size_of::<V>())
+        copied(&self.bytes[lines.start..lines.start + len * size_of::<V>()])
+    }
+
+    /// Whether all bytes were read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passed == self.bytes.len()
     }
 
     /// The places of the next lines.

@@ -199,6 +199,22 @@ impl Geometry {
         Strides::new(self.y_layout, self.out_channels, self.output_spatial(), self.out_channels)
     }
 
+    /// Checks that a tensor of `len` elements has as many as its shape asks for. `shape` is called only for the
+    /// message: it allocates, which a run must not do.
+    pub(crate) fn check_len(
+        &self,
+        name: &str,
+        len: usize,
+        expected: usize,
+        shape: impl FnOnce() -> Vec<usize>,
+    ) -> Result<(), Error> {
+        if len != expected {
+            let shape = shape();
+            bail!(BufferLength, "{}: {name} has {len} elements, its shape {shape:?} asks for {expected}", self.op);
+        }
+        Ok(())
+    }
+
     /// Taps of the kernel: the product of its spatial sizes.
     #[must_use]
     pub fn kernel_volume(&self) -> usize {

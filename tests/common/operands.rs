@@ -76,23 +76,23 @@ impl<T: Scalar> Operands<T> {
     /// between them must stay as it is.
     pub fn run_apart(&self, plan: &Plan<T>, gaps: [Option<usize>; 3]) -> Vec<T> {
         let [of_x, of_residual, of_y] = Pixels::of(plan.geometry(), gaps);
-        let (x, packed) = (of_x.spread(&self.x, f64::NAN), self.pack(plan));
-        let residual = self.residual.as_ref().map(|values| of_residual.spread(values, f64::NAN));
+        let (x, packed) = (of_x.spread(&self.x, T::from_f64(f64::NAN)), self.pack(plan));
+        let residual = self.residual.as_ref().map(|values| of_residual.spread(values, T::from_f64(f64::NAN)));
         let mut memory = vec![NAN_BYTE; plan.workspace_bytes() + 63];
         let mut run = |run: Run<'_, '_, T>| {
             let mut workspace = Workspace::borrowed(&mut memory);
             let run = run.x_pixel_stride(of_x.stride).y_pixel_stride(of_y.stride).workspace(&mut workspace);
             let y = plan.run(run).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
-            of_y.gather(y)
+            of_y.gather(y, T::from_f64(UNTOUCHED))
         };
-        let mut wide = of_y.spread(&vec![T::from_f64(f64::NAN); plan.geometry().output_len()], UNTOUCHED);
+        let mut wide = of_y.spread(&vec![T::from_f64(f64::NAN); plan.geometry().output_len()], T::from_f64(UNTOUCHED));
         let mut uninit: Vec<_> = wide.iter().copied().map(MaybeUninit::new).collect();
         // What is between pixels must be initialised.
         let is_apart = of_y.stride.is_some();
         let first = if is_apart { Run::new(&x, &packed, &mut wide) } else { Run::uninit(&x, &packed, &mut uninit) };
         let y = run(first.residual(residual.as_deref()).residual_pixel_stride(of_residual.stride));
         if let Some(residual) = &self.residual {
-            let in_place = run(Run::in_place(&x, &packed, &mut of_y.spread(residual, UNTOUCHED)));
+            let in_place = run(Run::in_place(&x, &packed, &mut of_y.spread(residual, T::from_f64(UNTOUCHED))));
             assert_eq!(bits(&in_place), bits(&y), "with the residual in Y: {plan:?}");
         }
         y
@@ -141,19 +141,19 @@ impl Pixels {
     }
 
     /// Memory of the pixels of `values`, with `fill` between them.
-    pub fn spread<T: Scalar>(self, values: &[T], fill: f64) -> Vec<T> {
+    pub fn spread<T: Copy>(self, values: &[T], fill: T) -> Vec<T> {
         apart(values, (self.channels, self.stride.unwrap_or(self.channels)), fill)
     }
 
     /// The values of the pixels of Y.
     ///
     /// # Panics
-    /// If what is between them is not [`UNTOUCHED`].
-    pub fn gather<T: Scalar>(self, memory: &[T]) -> Vec<T> {
+    /// If what is between them is not `untouched`.
+    pub fn gather<T: Copy + PartialEq>(self, memory: &[T], untouched: T) -> Vec<T> {
         let mut values = Vec::with_capacity(memory.len());
         for pixel in memory.chunks(self.stride.unwrap_or(self.channels).max(1)) {
             let (pixel, between) = pixel.split_at(pixel.len().min(self.channels));
-            assert!(between.iter().all(|y| y.to_f64() == UNTOUCHED), "elements between pixels were written");
+            assert!(between.iter().all(|y| *y == untouched), "elements between pixels were written");
             values.extend_from_slice(pixel);
         }
         values
@@ -162,8 +162,8 @@ impl Pixels {
 
 /// Memory of pieces of `len` elements that begin `distance` elements apart, with `fill` between
 /// them. It ends with the last piece.
-pub fn apart<T: Scalar>(values: &[T], (len, distance): (usize, usize), fill: f64) -> Vec<T> {
-    let mut memory = vec![T::from_f64(fill); (values.len() / len.max(1) * distance).saturating_sub(distance - len)];
+pub fn apart<T: Copy>(values: &[T], (len, distance): (usize, usize), fill: T) -> Vec<T> {
+    let mut memory = vec![fill; (values.len() / len.max(1) * distance).saturating_sub(distance - len)];
     for (from, to) in values.chunks_exact(len.max(1)).zip(memory.chunks_mut(distance.max(1))) {
         to[..len].copy_from_slice(from);
     }

@@ -131,13 +131,13 @@ fn random_chains_agree_with_layer_after_layer() {
 
                 // Channels of wider tensors.
                 let (c, m) = (layers.x_shape[1], y_shape[1]);
-                let wide_x = apart(&x, (c, c + 3), f64::NAN);
-                let wide_residual = residual.map(|residual| apart(residual, (m, m + 1), f64::NAN));
-                let mut y = apart(&vec![T::from_f64(f64::NAN); expected.len()], (m, m + 5), 77.0);
+                let wide_x = apart(&x, (c, c + 3), T::from_f64(f64::NAN));
+                let wide_residual = residual.map(|residual| apart(residual, (m, m + 1), T::from_f64(f64::NAN)));
+                let mut y = apart(&vec![T::from_f64(f64::NAN); expected.len()], (m, m + 5), T::from_f64(77.0));
                 let run = ChainRun::new(&wide_x, &packed, &mut y).residual(wide_residual.as_deref());
                 let run = run.x_pixel_stride(c + 3).residual_pixel_stride(m + 1).y_pixel_stride(m + 5);
                 chain.run(run.workspace(&mut workspace)).unwrap();
-                assert!(bits(&y) == bits(&apart(&expected, (m, m + 5), 77.0)), "{chain:?}");
+                assert!(bits(&y) == bits(&apart(&expected, (m, m + 5), T::from_f64(77.0))), "{chain:?}");
             }
         }
         assert!(strips > 4 && runs > 30, "{runs} chains of at most {strips} strips");

@@ -1,16 +1,21 @@
 //! Convolutions of bytes: random layers on every ISA and in all types, against the definition, and refusals.
 
 use std::mem::MaybeUninit;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use convoke::{
-    Activation, Byte, Conv, ErrorKind, Isa, Planner, Quantised, QuantisedPlan, QuantisedRun, Scaled, Scales, Threads,
-    Workspace, reference,
+    Activation, Byte, Conv, ConvTranspose, ErrorKind, Isa, Layout, PackedWeights, Planner, Quantised, QuantisedPlan,
+    QuantisedPlanCache, QuantisedRun, Scaled, Scales, Threads, Workspace, f16, reference,
 };
 use convoke_tools::data::channel_of;
 use proptest::prelude::*;
 
 use crate::common::cases;
 use crate::common::layers::{self, Layer};
+use crate::common::operands::Pixels;
+#[cfg(feature = "save")]
+use crate::forged::with_checksum;
 use crate::lowerings::runner;
 
 /// A type of the tests: its smallest and its largest value.
@@ -43,7 +48,25 @@ type WithTable<X, Y> = (Scaled<X, Y>, Box<dyn Fn(Y) -> Y>);
 /// What an output must be.
 trait Expected: Quantised + PartialEq + Default {
     const ZERO_POINT: Self;
-    fn expected(sum: i32, scale: f32) -> Self;
+    fn expected(sum: i32, scale: f32, addend: f32) -> Self;
+
+    /// A residual for outputs of bytes: its values, and its zero point.
+    fn residual(_len: usize, _: &mut Draw) -> Option<(Vec<Self>, Self)> {
+        None
+    }
+
+    fn with_residual<'a, 'y, X>(
+        run: QuantisedRun<'a, 'y, X, Self>,
+        _: (&'a [Self], f32, Self),
+        _stride: Option<usize>,
+    ) -> QuantisedRun<'a, 'y, X, Self> {
+        run
+    }
+
+    /// What is left of a value of the residual without the zero point.
+    fn difference(self, _zero_point: Self) -> i32 {
+        0
+    }
 
     /// Gives an output of bytes a table, by which the expected values go, too.
     fn with_table<X: Byte>(scaled: Scaled<X, Self>, _: &mut Draw) -> WithTable<X, Self> {
@@ -52,11 +75,11 @@ trait Expected: Quantised + PartialEq + Default {
 }
 
 macro_rules! expected {
-    ($t:ident, $zero:literal: |$sum:ident, $scale:ident| $expected:expr $(, $byte:ident)?) => {
+    ($t:ident, $zero:expr; |$sum:ident, $scale:ident, $addend:ident| $expected:expr $(, $byte:ident)?) => {
         impl Expected for $t {
             const ZERO_POINT: Self = $zero;
 
-            fn expected($sum: i32, $scale: f32) -> Self {
+            fn expected($sum: i32, $scale: f32, $addend: f32) -> Self {
                 $expected
             }
 
@@ -65,15 +88,33 @@ macro_rules! expected {
                     let table: [Self; 256] = std::array::from_fn(|_| draw.byte());
                     (scaled.table(&table), Box::new(move |y| table[usize::from(y as $byte)]))
                 }
+
+                fn residual(len: usize, draw: &mut Draw) -> Option<(Vec<Self>, Self)> {
+                    Some((draw.bytes(len), draw.byte()))
+                }
+
+                fn with_residual<'a, 'y, X>(
+                    run: QuantisedRun<'a, 'y, X, Self>,
+                    (residual, scale, zero_point): (&'a [Self], f32, Self),
+                    stride: Option<usize>,
+                ) -> QuantisedRun<'a, 'y, X, Self> {
+                    run.residual(residual, scale, zero_point).residual_pixel_stride(stride)
+                }
+
+                fn difference(self, zero_point: Self) -> i32 {
+                    self.number() - zero_point.number()
+                }
             )?
         }
     };
 }
 // `as` saturates.
-expected!(u8, 77: |sum, scale| ((sum as f32 * scale).round_ties_even() + 77.0) as u8, u8);
-expected!(i8, -5: |sum, scale| ((sum as f32 * scale).round_ties_even() - 5.0) as i8, u8);
-expected!(i32, 0: |sum, _scale| sum);
-expected!(f32, 0.0: |sum, scale| sum as f32 * scale);
+expected!(u8, 77; |sum, scale, addend| ((sum as f32 * scale + addend).round_ties_even() + 77.0) as u8, u8);
+expected!(i8, -5; |sum, scale, addend| ((sum as f32 * scale + addend).round_ties_even() - 5.0) as i8, u8);
+expected!(i32, 0; |sum, _scale, _addend| sum);
+expected!(f32, 0.0; |sum, scale, _addend| sum as f32 * scale);
+// The conversion rounds once, as f64 holds the product.
+expected!(f16, f16::ZERO; |sum, scale, _addend| f16::from_f64(f64::from(sum as f32 * scale)));
 
 /// Random numbers, the same in every run.
 struct Draw(u64);
@@ -131,6 +172,8 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
         Scales { x_scale: 0.02, x_zero_point: x_zero, w_scale: &w_scale, y_scale: 0.37, y_zero_point: Y::ZERO_POINT };
 
     let weights = plan.pack(&w, &w_zeros, bias.as_deref()).unwrap();
+    #[cfg(feature = "save")]
+    let weights = if seed.is_multiple_of(4) { plan.load(&weights.to_bytes().unwrap()).unwrap() } else { weights };
     let mut scaled = weights.scaled(&scales).unwrap();
     let mut looked_up: Box<dyn Fn(Y) -> Y> = Box::new(|y| y);
     if seed.is_multiple_of(5) {
@@ -140,11 +183,27 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
     assert_eq!(plan.isa(), isa);
     assert!(plan.explain().contains(plan.kernel()), "{}", plan.explain());
     let mut workspace = Workspace::with_bytes(plan.workspace_bytes()).unwrap();
+    // Pixels that lie apart, where channels are last.
+    let gaps = [(); 3].map(|()| (draw.below(2) == 0).then(|| draw.below(4) as usize));
+    let [of_x, of_residual, of_y] = Pixels::of(&geometry, gaps);
+    let residual = Y::residual(geometry.output_len(), &mut draw).filter(|_| seed % 7 < 3);
+    let wide_residual = residual.as_ref().map(|(values, zero)| of_residual.spread(values, *zero));
+    let wide_x = of_x.spread(&x, draw.byte());
+    let mut wide = of_y.spread(&vec![Y::default(); geometry.output_len()], Y::ZERO_POINT);
     let mut memory = vec![MaybeUninit::uninit(); geometry.output_len()];
-    let run = QuantisedRun::uninit(&x, &weights, &scaled, &mut memory).workspace(&mut workspace);
+    // What is between pixels must be initialised.
+    let run = match of_y.stride {
+        Some(_) => QuantisedRun::new(&wide_x, &weights, &scaled, &mut wide),
+        None => QuantisedRun::uninit(&wide_x, &weights, &scaled, &mut memory),
+    };
+    let run = run.x_pixel_stride(of_x.stride).y_pixel_stride(of_y.stride).workspace(&mut workspace);
+    let run = match (&residual, &wide_residual) {
+        (Some((_, zero)), Some(wide)) => Y::with_residual(run, (wide, 0.11, *zero), of_residual.stride),
+        _ => run,
+    };
     #[cfg(feature = "rayon")]
     let run = run.threads(Threads::Current.at_most(threads));
-    let y = plan.run(run).unwrap();
+    let y = of_y.gather(plan.run(run).unwrap(), Y::ZERO_POINT);
 
     // The definition, in f64: all sums are integers that it holds.
     let zero_of = |m: usize| w_zeros.get(if w_zeros.len() == 1 { 0 } else { m }).map_or(0, |zero| zero.number());
@@ -155,7 +214,8 @@ fn check<X: TestByte, W: TestByte, Y: Expected>(layer: &Layer, (isa, threads): (
     for (index, (y, sum)) in y.iter().zip(reference::all(&geometry, &x, &w, bias.as_deref())).enumerate() {
         let m = geometry.output_place(index).1;
         let scale = 0.02 * w_scale[if w_scale.len() == 1 { 0 } else { m }] / 0.37;
-        let expected = looked_up(Y::expected(sum.value as i32, scale));
+        let addend = residual.as_ref().map_or(0, |(values, zero)| values[index].difference(*zero));
+        let expected = looked_up(Y::expected(sum.value as i32, scale, addend as f32 * (0.11 / 0.37)));
         assert_eq!(f64::from(sum.value as i32), sum.value, "the sum fits");
         assert!(
             *y == expected,
@@ -209,6 +269,11 @@ fn random_layers_of_u8_and_u8_are_exact() {
 #[test]
 fn random_layers_of_i8_and_u8_are_exact() {
     check_random::<i8, u8, f32>();
+}
+
+#[test]
+fn random_layers_of_u8_and_i8_are_rounded_once_to_f16() {
+    check_random::<u8, i8, f16>();
 }
 
 /// Plans, packs and runs a layer.
@@ -283,11 +348,11 @@ fn bad_input_is_refused_with_its_rule() {
     let check = |error: convoke::Error, kind: ErrorKind, text: &str| assert_eq!(message(error), (kind, text.into()));
 
     let short = plan.pack(&[0; 5], &[], None).unwrap_err();
-    check(short, ErrorKind::BufferLength, "Conv: W has 5 elements, not 6");
+    check(short, ErrorKind::BufferLength, "Conv: W has 5 elements, its shape [2, 3, 1] asks for 6");
     let zeros = plan.pack(&[0; 6], &[0; 3], None).unwrap_err();
-    check(zeros, ErrorKind::BufferLength, "Conv: w_zero_point has 3 elements, not 2");
+    check(zeros, ErrorKind::BufferLength, "Conv: w_zero_point has 3 elements, not 1 or 2");
     let bias = plan.pack(&[0; 6], &[], Some(&[0])).unwrap_err();
-    check(bias, ErrorKind::BufferLength, "Conv: B has 1 elements, not 2");
+    check(bias, ErrorKind::BufferLength, "Conv: B has 1 elements, its shape [2] asks for 2");
     let large = plan.pack(&[127; 6], &[], Some(&[0, i32::MAX])).unwrap_err();
     let text = "Conv: sums of output channel 1 may reach 2147580802, more than 32 bits hold";
     check(large, ErrorKind::Overflow, text);
@@ -310,7 +375,23 @@ fn bad_input_is_refused_with_its_rule() {
     let scaled = weights.scaled(&scales).unwrap();
     let mut y = [9; 10];
     let x = plan.run(QuantisedRun::new(&[0; 14], &weights, &scaled, &mut y)).unwrap_err();
-    check(x, ErrorKind::BufferLength, "Conv: X has 14 elements, not 15");
+    check(x, ErrorKind::BufferLength, "Conv: X has 14 elements, its shape [1, 3, 5] asks for 15");
+    let apart = plan.run(QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).y_pixel_stride(3)).unwrap_err();
+    let text = "Conv: Y has a pixel stride of 3 and its channels first: only channels last can";
+    check(apart, ErrorKind::InvalidShape, text);
+    let short = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).residual(&[0; 9], 1.0, 0);
+    let text = "Conv: the residual has 9 elements, its shape [1, 2, 5] asks for 10";
+    check(plan.run(short).unwrap_err(), ErrorKind::BufferLength, text);
+    let negative = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).residual(&[0; 10], -1.0, 0);
+    let text = "Conv: the residual's scale is -1, it must be positive and finite";
+    check(plan.run(negative).unwrap_err(), ErrorKind::InvalidInput, text);
+    let small = weights.scaled(&Scales { y_scale: 1e-9, ..scales }).unwrap();
+    let large = QuantisedRun::new(&[0; 15], &weights, &small, &mut y).residual(&[0; 10], 1e30, 0);
+    let text = "Conv: the residual's scale over y_scale is inf";
+    check(plan.run(large).unwrap_err(), ErrorKind::InvalidInput, text);
+    let apart = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).residual(&[0; 10], 1.0, 0);
+    let text = "Conv: the residual has a pixel stride of 2 and its channels first: only channels last can";
+    check(plan.run(apart.residual_pixel_stride(2)).unwrap_err(), ErrorKind::InvalidShape, text);
     let threads = QuantisedRun::new(&[0; 15], &weights, &scaled, &mut y).threads(Threads::AtMost(0, &Threads::Serial));
     let threads = plan.run(threads).unwrap_err();
     check(threads, ErrorKind::Threads, "Conv: the plan was made for 1 thread, the run has 0");
@@ -330,6 +411,25 @@ fn bad_input_is_refused_with_its_rule() {
     let others = plan.pack(&[2; 6], &[], None).unwrap().scaled(&scales).unwrap();
     let run = plan.run(QuantisedRun::new(&[0; 15], &weights, &others, &mut y)).unwrap_err();
     check(run, ErrorKind::PackedMismatch, "Conv: the scales were made for other weights");
+    assert_eq!(y, [9; 10], "Y is untouched");
+
+    let last = conv.clone().layouts(Layout::ChannelsLast, Layout::ChannelsLast);
+    let last = planner.plan_quantised::<u8, i8, u8>(last, &[1, 3, 5]).unwrap();
+    let run = |stride: usize, of_y: usize, y: &mut [u8]| {
+        let run = QuantisedRun::new(&[0; 19], &weights, &scaled, y);
+        last.run(run.x_pixel_stride(stride).y_pixel_stride(of_y)).map(|_| ()).unwrap_err()
+    };
+    let narrow = run(2, 2, &mut y);
+    check(narrow, ErrorKind::InvalidShape, "Conv: X has a pixel stride of 2, a pixel has 3 elements");
+    let text = "Conv: X has 19 elements, 1 images of 23 elements, 25 apart, ask for 23";
+    check(run(5, 2, &mut y), ErrorKind::BufferLength, text);
+    let text = "Conv: Y has 10 elements, 1 images of 14 elements, 15 apart, ask for 14";
+    check(run(4, 3, &mut y), ErrorKind::BufferLength, text);
+    let far = run(usize::MAX / 2, 2, &mut y);
+    assert_eq!(far.kind(), ErrorKind::Overflow, "{far}");
+    let mut memory = [MaybeUninit::uninit(); 14];
+    let uninit = last.run(QuantisedRun::uninit(&[0; 15], &weights, &scaled, &mut memory).y_pixel_stride(3));
+    check(uninit.unwrap_err(), ErrorKind::BufferLength, "Conv: Y has 14 elements, its shape [1, 2, 5] asks for 10");
     assert_eq!(y, [9; 10], "Y is untouched");
 
     // Kernels of as many taps have other shapes.
@@ -385,4 +485,103 @@ fn depthwise_weights_serve_other_sizes_of_x() {
             }
         }
     }
+}
+
+/// Weights for other strides, whose sums are those of other taps, were accepted, and the run panicked.
+#[test]
+fn transposed_weights_are_for_their_strides() {
+    let plan = |stride: i64| {
+        let operator = ConvTranspose::new([2, 3, 3]).strides([stride]);
+        Planner::new().plan_quantised::<u8, i8, i32>(operator, &[1, 2, 5]).unwrap()
+    };
+    let (narrow, wide) = (plan(1), plan(2));
+    let weights = narrow.pack(&[1; 18], &[], None).unwrap();
+    assert!(narrow.accepts(&weights) && !wide.accepts(&weights));
+    let (scaled, mut y) = (weights.scaled(&Scales::integer(0)).unwrap(), vec![0; wide.geometry().output_len()]);
+    let error = wide.run(QuantisedRun::new(&[1; 10], &weights, &scaled, &mut y)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PackedMismatch, "{error}");
+    // Those of Conv serve all strides.
+    let plan = |stride: i64| {
+        let operator = Conv::new([3, 2, 3]).strides([stride]);
+        Planner::new().plan_quantised::<u8, i8, i32>(operator, &[1, 2, 5]).unwrap()
+    };
+    assert!(plan(1).accepts(&plan(2).pack(&[1; 18], &[], None).unwrap()));
+}
+
+#[test]
+#[cfg(feature = "save")]
+fn saved_weights_that_are_damaged_or_foreign_are_refused() {
+    let planner = Planner::new();
+    let plan = |conv: Conv| planner.plan_quantised::<u8, i8, u8>(conv, &[1, 8, 5]).unwrap();
+    let of_layer = plan(Conv::new([3, 8, 2]));
+    let saved = of_layer.pack(&[1; 48], &[], Some(&[5, 6, 7])).unwrap().to_bytes().unwrap();
+    assert!(saved.len().is_multiple_of(64));
+    of_layer.load(&saved).unwrap();
+    let refused = |bytes: &[u8], kind: ErrorKind, text: &str| {
+        let error = of_layer.load(bytes).unwrap_err();
+        assert!(error.kind() == kind && error.to_string().contains(text), "{error}");
+    };
+    for len in (0..saved.len()).step_by(7) {
+        refused(&saved[..len], ErrorKind::InvalidPacked, "packed weights: ");
+    }
+    for at in 0..saved.len() {
+        let mut changed = saved.clone();
+        changed[at] ^= 1;
+        refused(&changed, ErrorKind::InvalidPacked, "packed weights: ");
+    }
+
+    // The checksum is right from here on. No letter of the description may be another one.
+    let described = 24..24 + u32::from_ne_bytes(saved[20..24].try_into().unwrap()) as usize;
+    for at in described.clone() {
+        let mut forged = saved.clone();
+        forged[at] ^= 1;
+        refused(&with_checksum(forged), ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
+    }
+    for len in [0_u32, described.len() as u32 - 1, saved.len() as u32, u32::MAX] {
+        let mut forged = saved.clone();
+        forged[20..24].copy_from_slice(&len.to_ne_bytes());
+        assert!(of_layer.load(&with_checksum(forged)).is_err(), "{len}");
+    }
+    let longer = with_checksum([&saved[..], &[0; 64]].concat());
+    refused(&longer, ErrorKind::InvalidPacked, "bytes are more than their layout has");
+    let shorter = with_checksum(saved[..saved.len() - 64].to_vec());
+    refused(&shorter, ErrorKind::InvalidPacked, "bytes are fewer than their layout has");
+
+    // Weights of another layer, and of floats.
+    let others = [Conv::new([3, 8, 1]), Conv::new([4, 8, 2]), Conv::new([4, 2, 2]).group(4)].map(plan);
+    for other in &others {
+        let foreign = other.pack(&vec![1; other.geometry().weight_len()], &[], None).unwrap().to_bytes().unwrap();
+        refused(&foreign, ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
+    }
+    let floats = planner.plan::<f32>(Conv::new([3, 8, 2]), &[1, 8, 5]).unwrap();
+    let floats = floats.pack(&[1.0; 48], None).unwrap().to_bytes().unwrap();
+    refused(&floats, ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
+    let error = PackedWeights::<f32>::from_bytes(&saved).unwrap_err();
+    assert_eq!(error.to_string(), "packed weights: their layout cannot be read");
+    // Values that are forged make results wrong, and nothing else.
+    for fill in [0x7f, 0x80, 0xff] {
+        let mut forged = saved.clone();
+        forged[described.end.next_multiple_of(64)..].fill(fill);
+        let weights = of_layer.load(&with_checksum(forged)).unwrap();
+        let scales = Scales { x_scale: 1.0, x_zero_point: 3, w_scale: &[1.0], y_scale: 1.0, y_zero_point: 0_u8 };
+        let scaled = weights.scaled(&scales).unwrap();
+        of_layer.run(QuantisedRun::new(&[9; 40], &weights, &scaled, &mut [0; 12])).unwrap();
+    }
+}
+
+#[test]
+fn plans_by_shape_share_weights_and_are_forgotten() {
+    let cache = QuantisedPlanCache::<u8, i8, i32>::new(Planner::new(), Conv::new([2, 3, 2]), NonZeroUsize::MIN);
+    assert!(cache.is_empty());
+    let first = cache.plan(&[1, 3, 4]).unwrap();
+    assert!(Arc::ptr_eq(&first, &cache.plan(&[1, 3, 4]).unwrap()));
+    let weights = first.pack(&[1; 12], &[], None).unwrap();
+    let scaled = weights.scaled(&Scales::integer(0)).unwrap();
+    let second = cache.plan(&[2, 3, 9]).unwrap();
+    let mut y = [0; 32];
+    second.run(QuantisedRun::new(&[2; 54], &weights, &scaled, &mut y)).unwrap();
+    assert_eq!((y, cache.len()), ([12; 32], 1));
+    assert!(!Arc::ptr_eq(&first, &cache.plan(&[1, 3, 4]).unwrap()));
+    let error = cache.plan(&[1, 4, 4]).unwrap_err();
+    assert_eq!((error.kind(), cache.len()), (ErrorKind::InvalidShape, 1), "{error}");
 }

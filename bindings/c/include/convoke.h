@@ -637,8 +637,8 @@ typedef struct convoke_quantised_dtypes {
      */
     uint32_t w;
     /**
-     * That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT if
-     * DequantizeLinear follows.
+     * That of Y: one of the same two, CONVOKE_DTYPE_INT32 as in ConvInteger, or CONVOKE_DTYPE_FLOAT or
+     * CONVOKE_DTYPE_FLOAT16 if DequantizeLinear follows.
      */
     uint32_t y;
 } convoke_quantised_dtypes;
@@ -683,7 +683,8 @@ typedef struct convoke_quantised_pack_args {
  * An output of bytes is round((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point, saturated,
  * where sum is that of (x - x_zero_point) * (w - w_zero_point). The scale is computed in float, and
  * halves are rounded to even. An output in float is (sum + bias) * (x_scale * w_scale / y_scale), so
- * that y_scale is 1 for DequantizeLinear. An output in int32 is sum + bias, and has no scales.
+ * that y_scale is 1 for DequantizeLinear. One in float16 is the same number, rounded to nearest even. An
+ * output in int32 is sum + bias, and has no scales.
  */
 typedef struct convoke_scales {
     /**
@@ -714,6 +715,11 @@ typedef struct convoke_scales {
      * The zero point of Y, a value of its type. It counts for bytes alone.
      */
     int32_t y_zero_point;
+    /**
+     * 256 values of Y's type, which must be uint8 or int8: each byte of Y becomes the one whose number has
+     * the byte's bits. So a layer has any activation, and Y any scale behind it. NULL for none.
+     */
+    const void *y_table;
 } convoke_scales;
 
 /**
@@ -751,7 +757,9 @@ typedef struct convoke_executor {
 } convoke_executor;
 
 /**
- * The memory of a run of a quantised plan. X and Y are contiguous, in the plan's types and layouts.
+ * The memory of a run of a quantised plan, in the plan's types and layouts. Tensors are contiguous, unless a pixel stride
+ * says otherwise: the distance between the pixels of a tensor with channels last, in elements. 0 is that of neighbours.
+ * With one, a length is that of all memory up to the last element at least.
  */
 typedef struct convoke_quantised_run_args {
     /**
@@ -794,6 +802,35 @@ typedef struct convoke_quantised_run_args {
      * The threads of the run. NULL for the calling thread.
      */
     const struct convoke_executor *executor;
+    /**
+     * A tensor of Y's shape and type, which must be uint8 or int8, that is added before Y is rounded:
+     * (residual - residual_zero_point) * (residual_scale / y_scale). NULL without one.
+     */
+    const void *residual;
+    /**
+     * Elements of the residual: `y_len` of convoke_plan_info. 0 without one.
+     */
+    size_t residual_len;
+    /**
+     * The scale of the residual.
+     */
+    float residual_scale;
+    /**
+     * The zero point of the residual, a value of its type.
+     */
+    int32_t residual_zero_point;
+    /**
+     * The stride of X's pixels.
+     */
+    size_t x_pixel_stride;
+    /**
+     * The stride of the residual's pixels.
+     */
+    size_t residual_pixel_stride;
+    /**
+     * The stride of Y's pixels. What is between them stays as it is. Y must hold values before then.
+     */
+    size_t y_pixel_stride;
 } convoke_quantised_run_args;
 
 /**

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use convoke::{Byte, Quantised};
+use convoke::{Byte, Quantised, f16};
 
 use crate::element::with_type;
 use crate::operator::{Ints, Operator};
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn convoke_plan_create_quantised(
         };
         with_type!("x of dtypes", x, [Uint8 => u8, Int8 => i8], X => {
             with_type!("w of dtypes", w, [Uint8 => u8, Int8 => i8], W => {
-                with_type!("y of dtypes", y, [Uint8 => u8, Int8 => i8, Int32 => i32, Float => f32], Y => {
+                with_type!("y of dtypes", y, [Uint8 => u8, Int8 => i8, Int32 => i32, Float => f32, Float16 => f16], Y => {
                     planned::<X, W, Y>(wanted)
                 })
             })

@@ -143,7 +143,9 @@ fn quantised_runs_allocate_nothing() {
         ok(convoke_plan_pack_quantised(plan, &pack, &mut weights, null_mut()));
         let (x_scale, y_scale, x_zero_point, y_zero_point) = (1.0, 16.0, 0, 5);
         let (struct_size, w_scale, w_scale_len) = (size_of::<Scales>(), &raw const w_scale, 1);
-        let scales = Scales { struct_size, w_scale, w_scale_len, x_scale, y_scale, x_zero_point, y_zero_point };
+        let y_table = null();
+        let scales =
+            Scales { struct_size, w_scale, w_scale_len, x_scale, y_scale, x_zero_point, y_zero_point, y_table };
         ok(convoke_plan_scale_quantised(plan, weights, &scales, &mut scaled, null_mut()));
         let x = Elements::new(info.x_len, &[2]);
         (args.x, args.x_len, args.weights, args.scaled) = (x.pointer(), info.x_len, weights, scaled);

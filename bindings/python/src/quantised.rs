@@ -1,8 +1,9 @@
 //! Quantised plans: convolutions of bytes, of any types.
 
 use std::any::Any;
+use std::fmt::Display;
 
-use convoke::{Byte, ErrorKind, Geometry, Operator, Planner, Quantised, QuantisedRun, Scales};
+use convoke::{Byte, ErrorKind, Geometry, Operator, Planner, Quantised, QuantisedRun, Scales, f16};
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -27,6 +28,9 @@ pub(crate) struct QuantisedPlan {
 /// A number of Python, or an array. None if it is absent.
 type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
+/// An array that is added to the result, its scale and its zero point.
+type Residual<'a, 'py> = (&'a Bound<'py, PyAny>, Given<'a, 'py>, Given<'a, 'py>);
+
 #[pymethods]
 impl QuantisedPlan {
     /// Packs the weights, and the bias if there is one.
@@ -43,12 +47,18 @@ impl QuantisedPlan {
     ///
     /// A result of bytes is ``round((sum + b) * (x_scale * w_scale / y_scale)) + y_zero_point``, saturated, where
     /// ``sum`` is that of ``(x - x_zero_point) * (w - w_zero_point)``. The scale is computed in float32, and halves are
-    /// rounded to even. A result in float32 is ``(sum + b) * (x_scale * w_scale / y_scale)``, and one in int32 is
-    /// ``sum + b``. Only a result of bytes has a zero point.
+    /// rounded to even. A result in float32 is ``(sum + b) * (x_scale * w_scale / y_scale)``, one in float16 is that
+    /// number rounded to nearest even, and one in int32 is ``sum + b``. Only a result of bytes has a zero point.
     ///
     /// Each is a number or an array of one element, and ``w_scale`` may have one for each output channel. Scales are of
     /// float32, and zero points of the dtypes of X and of the result. An absent scale is 1, an absent zero point 0.
-    #[pyo3(signature = (weights, *, x_scale=None, x_zero_point=None, w_scale=None, y_scale=None, y_zero_point=None))]
+    ///
+    /// ``y_table`` is an array of 256 elements of the result's dtype, uint8 or int8: each byte of the result becomes the
+    /// one whose number has the byte's bits. So a layer has any activation, and the result any scale behind it.
+    #[pyo3(signature = (
+        weights, *, x_scale=None, x_zero_point=None, w_scale=None, y_scale=None, y_zero_point=None, y_table=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are arguments of Python")]
     fn scaled(
         &self,
         weights: &Bound<'_, QuantisedWeights>,
@@ -57,23 +67,36 @@ impl QuantisedPlan {
         w_scale: Given<'_, '_>,
         y_scale: Given<'_, '_>,
         y_zero_point: Given<'_, '_>,
+        y_table: Given<'_, '_>,
     ) -> PyResult<Scaled> {
-        self.plan.scaled(weights, [x_scale, w_scale, y_scale], [x_zero_point, y_zero_point])
+        self.plan.scaled(weights, [x_scale, w_scale, y_scale], [x_zero_point, y_zero_point], y_table)
     }
 
     /// Computes the layer on ``x`` and returns the result.
     ///
+    /// A ``residual`` of the shape and the dtype of the result, which is uint8 or int8, is added before the result is
+    /// rounded: ``(residual - residual_zero_point) * (residual_scale / y_scale)``. Scale and zero point are as in
+    /// ``scaled``.
+    ///
     /// The result is written into ``out``, if that is given, else into a new array. No array is copied or converted: all
-    /// must be C-contiguous, and of the plan's dtypes. Other Python threads run meanwhile.
-    #[pyo3(signature = (x, weights, scaled, *, out=None))]
+    /// must be of the plan's dtypes, and C-contiguous, or with channels last channels of a wider array, as
+    /// ``wide[..., 3:8]``. Other Python threads run meanwhile.
+    #[pyo3(signature = (
+        x, weights, scaled, *, residual=None, residual_scale=None, residual_zero_point=None, out=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are arguments of Python")]
     fn run<'py>(
         &self,
         x: &Bound<'py, PyAny>,
         weights: &QuantisedWeights,
         scaled: &Scaled,
+        residual: Given<'_, 'py>,
+        residual_scale: Given<'_, 'py>,
+        residual_zero_point: Given<'_, 'py>,
         out: Given<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.plan.run(x, (weights, scaled), out, self.dtypes[2].bind(x.py()))
+        let residual = residual.map(|array| (array, residual_scale, residual_zero_point));
+        self.plan.run(x, (weights, scaled), residual, out, self.dtypes[2].bind(x.py()))
     }
 
     /// The kernels, the blocking and the tasks, as text, in a line for each kind of weights.
@@ -170,9 +193,9 @@ impl QuantisedPlan {
         };
         let plan = with_type!(x, [u8, i8], X => {
             with_type!(w, [u8, i8], W => {
-                with_type!(y, [u8, i8, i32, f32], Y => {
+                with_type!(y, [u8, i8, i32, f32, f16], Y => {
                     boxed(planner.plan_quantised::<X, W, Y>(operator, &shape))
-                }, else return refused("a result", y, "uint8, int8, int32 or float32"))
+                }, else return refused("a result", y, "uint8, int8, int32, float32 or float16"))
             }, else return refused("W", w, "uint8 or int8"))
         }, else return refused("X", x, "uint8 or int8"));
         let plan = plan.map_err(|error| exception(x.py(), &error))?;
@@ -189,6 +212,28 @@ trait Parameter: Number + Copy + Default {
     /// # Errors
     /// `TypeError` if it is no such number, `InvalidInput` if it is outside the type.
     fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self>;
+
+    /// Has bytes of the result go through a table.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the type is no byte, `InvalidShape` for another number of entries.
+    fn with_table<X: Byte>(
+        _: convoke::Scaled<X, Self>,
+        name: Name,
+        table: &Bound<'_, PyAny>,
+    ) -> PyResult<convoke::Scaled<X, Self>> {
+        let message = format_args!("{name}: it is for results of uint8 and int8 alone");
+        Err(refusal(table.py(), ErrorKind::InvalidInput, message))
+    }
+
+    /// Adds a residual with its scale and its zero point. None if the type is no byte.
+    fn with_residual<'a, 'y, X: Byte>(
+        _: QuantisedRun<'a, 'y, X, Self>,
+        _: (&'a [Self], f32, Self),
+        _stride: Option<usize>,
+    ) -> Option<QuantisedRun<'a, 'y, X, Self>> {
+        None
+    }
 }
 
 impl Parameter for f32 {
@@ -197,20 +242,54 @@ impl Parameter for f32 {
     }
 }
 
-macro_rules! integers {
+impl Parameter for f16 {
+    fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        f32::of(name, value).map(Self::from_f32)
+    }
+}
+
+/// An integer of Python, as one of a type whose smallest and largest values are given.
+fn integer<T: TryFrom<i64> + Display>(name: Name, value: &Bound<'_, PyAny>, [least, most]: [T; 2]) -> PyResult<T> {
+    let number: i64 = required(&name.to_string(), value)?;
+    T::try_from(number).map_err(|_| {
+        let message = format_args!("{name} is {number}, must be from {least} to {most}");
+        refusal(value.py(), ErrorKind::InvalidInput, message)
+    })
+}
+
+impl Parameter for i32 {
+    fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        integer(name, value, [Self::MIN, Self::MAX])
+    }
+}
+
+macro_rules! bytes {
     ($($type:ident)+) => {$(
         impl Parameter for $type {
             fn of(name: Name, value: &Bound<'_, PyAny>) -> PyResult<Self> {
-                let number: i64 = required(&name.to_string(), value)?;
-                Self::try_from(number).map_err(|_| {
-                    let message = format_args!("{name} is {number}, must be from {} to {}", Self::MIN, Self::MAX);
-                    refusal(value.py(), ErrorKind::InvalidInput, message)
-                })
+                integer(name, value, [Self::MIN, Self::MAX])
+            }
+
+            fn with_table<X: Byte>(
+                scaled: convoke::Scaled<X, Self>,
+                name: Name,
+                table: &Bound<'_, PyAny>,
+            ) -> PyResult<convoke::Scaled<X, Self>> {
+                let table = Tensor::<Self>::new(name, table)?.of_shape(&[256])?.or_copied()?.read()?;
+                Ok(scaled.table(table.as_slice()?.first_chunk().expect("an array of 256")))
+            }
+
+            fn with_residual<'a, 'y, X: Byte>(
+                run: QuantisedRun<'a, 'y, X, Self>,
+                (residual, scale, zero_point): (&'a [Self], f32, Self),
+                stride: Option<usize>,
+            ) -> Option<QuantisedRun<'a, 'y, X, Self>> {
+                Some(run.residual(residual, scale, zero_point).residual_pixel_stride(stride))
             }
         }
     )+};
 }
-integers!(u8 i8 i32);
+bytes!(u8 i8);
 
 /// A number, or the elements of an array. Nothing if it is absent.
 fn values<T: Parameter>(name: Name, given: Given<'_, '_>) -> PyResult<Vec<T>> {
@@ -246,11 +325,13 @@ trait AnyPlan: Send + Sync {
         weights: &Bound<'_, QuantisedWeights>,
         scales: [Given<'_, '_>; 3],
         zero_points: [Given<'_, '_>; 2],
+        y_table: Given<'_, '_>,
     ) -> PyResult<Scaled>;
     fn run<'py>(
         &self,
         x: &Bound<'py, PyAny>,
         packed: (&QuantisedWeights, &Scaled),
+        residual: Option<Residual<'_, 'py>>,
         out: Given<'_, 'py>,
         dtype: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>>;
@@ -291,6 +372,7 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
         weights: &Bound<'_, QuantisedWeights>,
         [x_scale, w_scale, y_scale]: [Given<'_, '_>; 3],
         [x_zero_point, y_zero_point]: [Given<'_, '_>; 2],
+        y_table: Given<'_, '_>,
     ) -> PyResult<Scaled> {
         let name = |tensor| Name { op: self.geometry().op, tensor, is_out: false };
         let of_w = if w_scale.is_some() { values(name("w_scale"), w_scale)? } else { vec![1.0] };
@@ -301,14 +383,18 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
             y_scale: value(name("y_scale"), y_scale, 1.0)?,
             y_zero_point: value(name("y_zero_point"), y_zero_point, Y::default())?,
         };
-        let scaled = weights.get().0.scaled(&scales);
-        Ok(Scaled(Box::new(scaled.map_err(|error| exception(weights.py(), &error))?)))
+        let scaled = weights.get().0.scaled(&scales).map_err(|error| exception(weights.py(), &error))?;
+        Ok(Scaled(Box::new(match y_table {
+            Some(table) => Y::with_table(scaled, name("y_table"), table)?,
+            None => scaled,
+        })))
     }
 
     fn run<'py>(
         &self,
         x: &Bound<'py, PyAny>,
         (weights, scaled): (&QuantisedWeights, &Scaled),
+        residual: Option<Residual<'_, 'py>>,
         out: Given<'_, 'py>,
         dtype: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -318,20 +404,44 @@ impl<X: Byte + Parameter, W: Byte + Parameter, Y: Quantised + Parameter> AnyPlan
             let message = format_args!("{op}: the scales were made by a plan of other dtypes");
             return Err(refusal(py, ErrorKind::PackedMismatch, message));
         };
-        let x =
-            Tensor::<X>::new(Name { op, tensor: "X", is_out: false }, x)?.of_shape(&x_shape(geometry))?.in_order()?;
-        let name = Name { op, tensor: "out", is_out: true };
+        let name = |tensor, is_out| Name { op, tensor, is_out };
+        let of_y = |name: Name, array: &Bound<'py, PyAny>| {
+            Tensor::<Y>::new(name, array)?.of_shape(&shape)?.spanning_pixels(geometry.y_layout)?.in_order()
+        };
+        let x = Tensor::<X>::new(name("X", false), x)?.of_shape(&x_shape(geometry))?;
+        let x = x.spanning_pixels(geometry.x_layout)?.in_order()?;
         let y = match out {
-            Some(array) => Tensor::<Y>::new(name, array)?.of_shape(&shape)?.in_order()?,
-            None => empty(name, &shape, dtype)?,
+            Some(array) => of_y(name("out", true), array)?,
+            None => empty(name("out", true), &shape, dtype)?,
         };
         y.apart_from(&x)?;
+        let residual = match residual {
+            Some((array, scale, zero_point)) => {
+                let array = of_y(name("the residual", false), array)?;
+                y.apart_from(&array)?;
+                let scale = value(name("residual_scale", false), scale, 1.0)?;
+                let zero_point = value(name("residual_zero_point", false), zero_point, Y::default())?;
+                Some((array.pixel_stride(), array.read()?, scale, zero_point))
+            }
+            None => None,
+        };
+        let (of_x, of_y) = (x.pixel_stride(), y.pixel_stride());
         let (x, mut written) = (x.read()?, y.write()?);
         let (x, pool) = (x.as_slice()?, Pooled::new(py, self.threads())?);
-        let run = match out {
-            Some(_) => QuantisedRun::new(x, &weights.0, scaled, written.as_slice_mut()?),
-            None => QuantisedRun::uninit(x, &weights.0, scaled, uninit(&mut written)),
+        let mut run = if out.is_some() {
+            QuantisedRun::new(x, &weights.0, scaled, written.as_slice_mut()?)
+        } else {
+            QuantisedRun::uninit(x, &weights.0, scaled, uninit(&mut written))
         };
+        if let Some((stride, residual, scale, zero_point)) = &residual {
+            let Some(with_residual) = Y::with_residual(run, (residual.as_slice()?, *scale, *zero_point), *stride)
+            else {
+                let message = format_args!("{op}: a residual is for results of uint8 and int8 alone");
+                return Err(refusal(py, ErrorKind::InvalidInput, message));
+            };
+            run = with_residual;
+        }
+        let run = run.x_pixel_stride(of_x).y_pixel_stride(of_y);
         let result = py.detach(|| {
             with_workspace(self.workspace_bytes(), |workspace| {
                 self.run(run.workspace(workspace).threads(pool.threads())).map(|_| ())

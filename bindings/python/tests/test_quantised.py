@@ -10,7 +10,7 @@ from test_layers import LAYERS, channels
 from test_threads import all_at_once
 
 BYTES = [np.uint8, np.int8]
-RESULTS = [np.uint8, np.int8, np.int32, np.float32]
+RESULTS = [np.uint8, np.int8, np.int32, np.float32, np.float16]
 
 
 def any_bytes(rng, shape, dtype):
@@ -40,8 +40,8 @@ def defined(op, x, w, b, attributes, dtype, x_zero_point, w_zero_point, x_scale,
         return sums.astype(np.int32)
     scale = np.float32(x_scale) * along(np.asarray(w_scale, np.float32), 1, x.ndim) / np.float32(y_scale)
     scaled = sums.astype(np.float32) * scale
-    if dtype == np.float32:
-        return scaled
+    if dtype in (np.float32, np.float16):
+        return scaled.astype(dtype)
     limits = np.iinfo(dtype)
     return np.clip(np.rint(scaled) + y_zero_point, limits.min, limits.max).astype(dtype)
 
@@ -151,6 +151,44 @@ def test_weights_serve_many_scales(layer):
     assert not np.array_equal(*results) and np.array_equal(plan.run(x, weights, scaled[0]), results[0])
 
 
+@pytest.mark.parametrize("y_dtype", BYTES, ids=lambda dtype: dtype.__name__)
+def test_results_go_through_a_table(rng, y_dtype):
+    plan = convoke.Planner().plan_quantised("Conv", [1, 3, 9, 8], [5, 3, 3, 3], np.uint8, np.int8, y_dtype)
+    x, w, b, numbers = layer_of(rng, plan.op, plan.input_shape, plan.weight_shape, {}, plan.dtypes)
+    table, plain = any_bytes(rng, 256, y_dtype), run(plan, x, w, b, numbers)
+    assert np.array_equal(run(plan, x, w, b, {**numbers, "y_table": table}), table[plain.view(np.uint8)])
+    # An array whose elements are no neighbours.
+    every_second = np.repeat(table, 2)[::2]
+    assert np.array_equal(run(plan, x, w, b, {**numbers, "y_table": every_second}), table[plain.view(np.uint8)])
+
+
+@pytest.mark.parametrize("y_dtype", BYTES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_residual_is_added_before_the_result_is_rounded(rng, y_dtype, layout):
+    x_shape, w_shape = [2, 3, 9, 8], [5, 3, 3, 3]
+    x, w, b, numbers = layer_of(rng, "Conv", x_shape, w_shape, {}, (np.uint8, np.int8))
+    numbers = {**numbers, "y_scale": 0.4}
+    floats = {**numbers, "y_zero_point": 0}
+    products = defined("Conv", x, w, b, {}, np.float32, **floats)
+    residual, zero, scale = any_bytes(rng, products.shape, y_dtype), 11, np.float32(0.3)
+    ratio = scale / np.float32(0.4)
+    limits = np.iinfo(y_dtype)
+    rounded = np.rint(products + (residual.astype(np.int32) - zero).astype(np.float32) * ratio)
+    wanted = np.clip(rounded + numbers["y_zero_point"], limits.min, limits.max).astype(y_dtype)
+    if layout == "NHWC":
+        x, residual, wanted = last(x), last(residual), last(wanted)
+    plan = convoke.Planner().plan_quantised("Conv", x.shape, w.shape, np.uint8, np.int8, y_dtype, layout=layout)
+    added = {"residual": residual, "residual_scale": scale, "residual_zero_point": zero}
+    assert np.array_equal(run(plan, x, w, b, numbers, **added), wanted)
+    if layout == "NHWC":
+        wide_x, wide = any_bytes(rng, [2, 9, 8, 7], np.uint8), any_bytes(rng, [2, 7, 6, 13], y_dtype)
+        wide_x[..., 2:5], wide[..., 1:6] = x, residual
+        added["residual"], out, before = wide[..., 1:6], np.zeros_like(wide), wide.copy()
+        assert np.array_equal(run(plan, wide_x[..., 2:5], w, b, numbers, **added, out=out[..., 7:12]), wanted)
+        assert np.array_equal(wide, before) and not out[..., :7].any() and not out[..., 12:].any()
+        assert np.array_equal(out[..., 7:12], wanted)
+
+
 def test_out_is_written_and_returned(layer):
     plan, x, _, _, weights, numbers = layer
     scaled, out = plan.scaled(weights, **numbers), np.zeros(plan.output_shape, np.uint8)
@@ -174,13 +212,18 @@ def test_arrays_are_checked(layer):
         (lambda: plan.run(x, weights, scaled, out=out[0]), convoke.InvalidShapeError, "Conv: out has shape"),
         (lambda: plan.run(x, weights, scaled, out=read_only), convoke.InvalidInputError, "Conv: out is read-only"),
         (lambda: plan.run(shared[: x.size].reshape(x.shape), weights, scaled, out=shared[1 : out.size + 1].reshape(out.shape)), convoke.InvalidInputError, "Conv: out shares memory with X"),
+        (lambda: plan.run(x, weights, scaled, residual=x), convoke.InvalidShapeError, "Conv: the residual has shape"),
+        (lambda: plan.run(x, weights, scaled, residual=out.astype(np.int8)), convoke.InvalidTypeError, "Conv: the residual is of dtype int8"),
+        (lambda: plan.run(x, weights, scaled, residual=out, out=out), convoke.InvalidInputError, "Conv: out shares memory with the residual"),
+        (lambda: plan.run(x, weights, scaled, residual=out, residual_scale=-1), convoke.InvalidInputError, "Conv: the residual's scale is -1"),
+        (lambda: plan.run(x, weights, scaled, residual=out, residual_zero_point=256), convoke.InvalidInputError, "Conv: residual_zero_point is 256"),
         (lambda: plan.pack(w.astype(np.uint8)), convoke.InvalidTypeError, "Conv: W is of dtype uint8, the plan is for int8"),
         (lambda: plan.pack(w[:1]), convoke.InvalidShapeError, "Conv: W has shape"),
         (lambda: plan.pack(w, b.astype(np.float32)), convoke.InvalidTypeError, "Conv: B is of dtype float32, the plan is for int32"),
         (lambda: plan.pack(w, b.astype(">i4")), convoke.InvalidTypeError, "Conv: B is of dtype >i4"),
         (lambda: plan.pack(w, b[:-1]), convoke.InvalidShapeError, "Conv: B has 31 elements"),
         (lambda: plan.pack(w, np.full_like(b, 2**31 - 1)), convoke.SizeOverflowError, "Conv: sums of output channel 0 may reach"),
-        (lambda: plan.pack(w, w_zero_point=np.zeros(31, np.int8)), convoke.BufferLengthError, "Conv: w_zero_point has 31 elements, not 32"),
+        (lambda: plan.pack(w, w_zero_point=np.zeros(31, np.int8)), convoke.BufferLengthError, "Conv: w_zero_point has 31 elements, not 1 or 32"),
         (lambda: plan.pack(w, w_zero_point=np.zeros(32, np.int32)), convoke.InvalidTypeError, "Conv: w_zero_point is of dtype int32"),
         (lambda: plan.pack(w, w_zero_point=128), convoke.InvalidInputError, "Conv: w_zero_point is 128, must be from -128 to 127"),
     ):
@@ -200,12 +243,18 @@ def test_scales_are_checked(layer):
         ("w_scale", np.ones(0, np.float32), convoke.BufferLengthError, "Conv: w_scale has 0 elements"),
         ("w_scale", np.ones(32), convoke.InvalidTypeError, "Conv: w_scale is of dtype float64"),
         ("x_zero_point", -1, convoke.InvalidInputError, "Conv: x_zero_point is -1, must be from 0 to 255"),
+        ("y_table", np.zeros(255, np.uint8), convoke.InvalidShapeError, "Conv: y_table has shape [255], must have [256]"),
+        ("y_table", np.zeros(256, np.int8), convoke.InvalidTypeError, "Conv: y_table is of dtype int8, the plan is for uint8"),
+        ("y_table", b"", convoke.InvalidTypeError, "Conv: y_table must be a numpy.ndarray, not bytes"),
         ("y_zero_point", 256, convoke.InvalidInputError, "Conv: y_zero_point is 256, must be from 0 to 255"),
         ("x_zero_point", 2**70, convoke.SizeOverflowError, "Conv: x_zero_point is 1180591620717411303424, must fit 64 bits"),
     ):
         with pytest.raises(convoke.Error) as caught:
             plan.scaled(weights, **{**numbers, name: value})
         assert caught.type is cls and str(caught.value).startswith(message)
+    floats = convoke.Planner().plan_quantised("Conv", plan.input_shape, plan.weight_shape, np.uint8, np.int8, np.float32)
+    with pytest.raises(convoke.InvalidInputError, match="^Conv: y_table: it is for results of uint8 and int8 alone"):
+        floats.scaled(weights, y_table=np.zeros(256, np.float32))
     for name, value in (("x_scale", "1"), ("w_scale", [1.0]), ("x_zero_point", 1.0), ("y_zero_point", [1])):
         with pytest.raises(TypeError, match=f"^Conv: {name}: "):
             plan.scaled(weights, **{**numbers, name: value})
@@ -223,6 +272,8 @@ def test_weights_and_scales_must_be_those_of_the_plan(layer):
     floats = convoke.Planner().plan_quantised("Conv", x.shape, w.shape, np.uint8, np.int8, np.float32)
     with pytest.raises(convoke.PackedMismatchError, match="^Conv: the scales were made by a plan of other dtypes"):
         floats.run(x, weights, scaled)
+    with pytest.raises(convoke.InvalidInputError, match="^Conv: a residual is for results of uint8 and int8 alone"):
+        floats.run(x, weights, floats.scaled(weights), residual=np.zeros(floats.output_shape, np.float32))
     with pytest.raises(TypeError):
         plan.run(x, convoke.Planner().conv(x.shape, w.shape).pack(w.astype(np.float32)), scaled)
 
@@ -235,7 +286,7 @@ def test_plans_are_checked():
     for refused, cls, message in (
         (plan(np.float32, *right[1:]), convoke.InvalidTypeError, "Conv: X of dtype float32, must be of uint8 or int8"),
         (plan(np.uint8, np.int16, np.uint8), convoke.InvalidTypeError, "Conv: W of dtype int16, must be of uint8 or int8"),
-        (plan(*right[:2], "float64"), convoke.InvalidTypeError, "Conv: a result of dtype float64, must be of uint8, int8, int32 or float32"),
+        (plan(*right[:2], "float64"), convoke.InvalidTypeError, "Conv: a result of dtype float64, must be of uint8, int8, int32, float32 or float16"),
         (plan(*right[:2], ">i4"), convoke.InvalidTypeError, "Conv: a result of dtype >i4, must be"),
         (plan(*right, op="Gemm"), convoke.UnsupportedOperatorError, 'operator "Gemm" is neither Conv nor ConvTranspose'),
         (plan(*right, output_padding=1), convoke.UnsupportedOperatorError, 'Conv: unknown attribute "output_padding"'),

@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use pulp::bytemuck::cast_slice_mut;
 
-use crate::dot::{Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
+use crate::dot::{Addend, Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
 use crate::simd::UnitSums;
 use crate::unit::Unit;
 
@@ -155,9 +155,12 @@ pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X,
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn by_columns<V: UnitSums, O: Output>(args: &RequantiseArgs<O>) {
+pub(crate) unsafe fn by_columns<V: UnitSums, O: Output>(args: &RequantiseArgs<'_, O>) {
     // SAFETY: the caller's promise. Rows have as many channels as a vector or block.
     unsafe {
+        if let (Some(is_signed), Some(residual)) = (O::BYTE, &args.residual) {
+            return with_residual(args, residual, is_signed, false);
+        }
         match O::BYTE {
             Some(true) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, true>(args),
             Some(false) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, false>(args),
@@ -174,7 +177,7 @@ pub(crate) unsafe fn by_columns<V: UnitSums, O: Output>(args: &RequantiseArgs<O>
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states. There is a row, and a vector of channels. `O` is a byte.
 #[inline(always)]
-unsafe fn in_vectors<V: UnitSums, O: Output, const SIGNED: bool>(args: &RequantiseArgs<O>) {
+unsafe fn in_vectors<V: UnitSums, O: Output, const SIGNED: bool>(args: &RequantiseArgs<'_, O>) {
     for j in (0..args.len).step_by(V::LANES).map(|j| j.min(args.len - V::LANES)) {
         // SAFETY: the caller's promise. Vectors end within a row.
         unsafe {
@@ -198,7 +201,7 @@ unsafe fn in_vectors<V: UnitSums, O: Output, const SIGNED: bool>(args: &Requanti
 /// # Safety
 /// Memory: as [`RequantiseArgs`] states. There are at least `N` channels, or none.
 #[inline(always)]
-unsafe fn in_blocks<O: Output, const N: usize>(args: &RequantiseArgs<O>) {
+unsafe fn in_blocks<O: Output, const N: usize>(args: &RequantiseArgs<'_, O>) {
     for i in 0..args.rows {
         // SAFETY: the caller's promise. Blocks end within a row.
         unsafe {
@@ -207,9 +210,9 @@ unsafe fn in_blocks<O: Output, const N: usize>(args: &RequantiseArgs<O>) {
                 let (add, scale) = (&*args.add.add(j).cast::<[i32; N]>(), &*args.scale.add(j).cast::<[f32; N]>());
                 let sums = &*sums.add(j).cast::<[i32; N]>();
                 // Not in Y itself, which may be where sums are, for what the compiler knows.
-                let mut block = [O::finish(0, 1.0, 0); N];
+                let mut block = [O::finish(0, 1.0, None, 0); N];
                 for l in 0..N {
-                    block[l] = O::finish(sums[l].wrapping_add(add[l]), scale[l], args.zero);
+                    block[l] = O::finish(sums[l].wrapping_add(add[l]), scale[l], None, args.zero);
                 }
                 y.add(j).cast::<[O; N]>().write(block);
             }
@@ -222,15 +225,46 @@ unsafe fn in_blocks<O: Output, const N: usize>(args: &RequantiseArgs<O>) {
 /// # Safety
 /// Memory: as [`RequantiseArgs`] states.
 #[inline(always)]
-pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<O>) {
+pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<'_, O>) {
     // SAFETY: the caller's promise.
     unsafe {
+        if let (Some(is_signed), Some(residual)) = (O::BYTE, &args.residual) {
+            return with_residual(args, residual, is_signed, true);
+        }
         for i in 0..args.rows {
             let (add, scale) = (*args.add.add(i), *args.scale.add(i));
             let sums = core::slice::from_raw_parts(args.sums.add(i * args.sums_ld), args.len);
             let y = args.y.add(i * args.ld);
             for (j, sum) in sums.iter().enumerate() {
-                y.add(j).write(O::finish(sum.wrapping_add(add), scale, args.zero));
+                y.add(j).write(O::finish(sum.wrapping_add(add), scale, None, args.zero));
+            }
+        }
+    }
+}
+
+/// Finishes sums to which a residual is added. Its bytes have a sign or not, as those of Y.
+///
+/// # Safety
+/// Memory: as [`RequantiseArgs`] states.
+#[inline(always)]
+unsafe fn with_residual<O: Output>(
+    args: &RequantiseArgs<'_, O>,
+    residual: &Addend<'_>,
+    is_signed: bool,
+    by_rows: bool,
+) {
+    let values = residual.values.as_ptr();
+    for i in 0..args.rows {
+        for j in 0..args.len {
+            let channel = if by_rows { i } else { j };
+            // SAFETY: the caller's promise.
+            unsafe {
+                let byte = *values.add(i * residual.ld + j * residual.step);
+                let value = if is_signed { i32::from(byte as i8) } else { i32::from(byte) };
+                let addend = (value - residual.zero) as f32 * residual.scale;
+                let sum = (*args.sums.add(i * args.sums_ld + j)).wrapping_add(*args.add.add(channel));
+                let y = O::finish(sum, *args.scale.add(channel), Some(addend), args.zero);
+                args.y.add(i * args.ld + j).write(y);
             }
         }
     }
@@ -263,6 +297,7 @@ macro_rules! kernels {
             use crate::unit::Unit;
             use crate::isa::Code;
             use crate::simd::Accumulator;
+            use half::f16;
 
             /// # Safety
             /// As for the generic kernel, with this ISA and these sizes.
@@ -285,7 +320,7 @@ macro_rules! kernels {
                     /// # Safety
                     /// As for the generic pass, with this ISA.
                     #[$attr]
-                    unsafe fn columns(args: &RequantiseArgs<$t>) {
+                    unsafe fn columns(args: &RequantiseArgs<'_, $t>) {
                         // SAFETY: the caller's promise, passed on.
                         unsafe { by_columns::<V, _>(args) }
                     }
@@ -293,7 +328,7 @@ macro_rules! kernels {
                     /// # Safety
                     /// As for the generic pass, with this ISA.
                     #[$attr]
-                    unsafe fn rows(args: &RequantiseArgs<$t>) {
+                    unsafe fn rows(args: &RequantiseArgs<'_, $t>) {
                         // SAFETY: the caller's promise, passed on.
                         unsafe { by_rows(args) }
                     }
@@ -340,6 +375,7 @@ macro_rules! kernels {
                     i8: passes!(i8),
                     i32: passes!(i32),
                     f32: passes!(f32),
+                    f16: passes!(f16),
                 })
                 .of(Unit::$unit),
             };

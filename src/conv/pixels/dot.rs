@@ -9,7 +9,7 @@
 use alloc::string::String;
 
 use convoke_kernels::dot::{
-    Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
+    Addend, Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
 };
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
@@ -21,7 +21,7 @@ use super::tiling::{PixelTiling, TileNeeds, XValues};
 use crate::blas::Blocks;
 use crate::conv::channel_tiles::ChannelPanels;
 use crate::conv::channel_weights::{ChannelWeights, channel_blocks};
-use crate::conv::contract::no_kernel;
+use crate::conv::contract::{IoStrides, no_kernel};
 use crate::conv::panels::StepOrder;
 use crate::conv::shares::{GemmSplit, Part};
 use crate::conv::store::PixelPlace;
@@ -78,9 +78,10 @@ pub(crate) struct DotIo<'a, X, Y> {
     pub(crate) x_zero: X,
     pub(crate) weights: &'a [i32],
     /// As in [`Requantise`], for all channels, where `add` has them for each [set of taps](tap_sets), and for outputs
-    /// without taps.
+    /// without taps. The residual is all of it.
     pub(crate) requantise: Requantise<'a>,
     pub(crate) y: Region<'a, Y>,
+    pub(crate) strides: IoStrides,
 }
 
 impl DotLayer {
@@ -241,12 +242,13 @@ impl DotLayer {
         let Part { columns, panels, .. } = self.split.part(task);
         let tiling = &self.tiling;
         let mut arena = Arena::new(scratch);
-        let rows = match &self.method {
-            DotMethod::Gemm(..) => None,
-            DotMethod::Depthwise(_, rows) => Some(rows),
+        // The layer of units has no gaps between its pixels: the reader leaves out those of X.
+        let (rows, strides) = match &self.method {
+            DotMethod::Gemm(..) => (None, io.strides.x),
+            DotMethod::Depthwise(_, rows) => (Some(rows), tiling.geometry.input_strides()),
         };
-        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows };
-        let strides = tiling.geometry.input_strides();
+        let of_pixel = if tiling.geometry.x_layout == Layout::ChannelsLast { io.strides.x.position } else { 1 };
+        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows, pixel: of_pixel };
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
         let geometry = &tiling.geometry;
         let set = match chunk.tiles.phase.first_tap(&geometry.axes) {
@@ -307,13 +309,23 @@ impl DotLayer {
         (sums, pitch): (&[i32], usize),
         (rows, finished): &mut (&mut [i32], &mut [u32]),
     ) {
-        let strides = self.tiling.geometry.output_strides();
+        let strides = io.strides.y;
         let PixelPlace { layout, positions, pixel, step, count, ref channels } = *place;
         let m = channels.len();
+        let residual = io.strides.residual;
+        let added = residual.at(pixel / positions, channels.start, pixel % positions);
+        let (added_ld, added_step) =
+            if layout == Layout::ChannelsLast { (step * residual.position, 1) } else { (residual.channel, step) };
         let requantise = |by_rows: bool| Requantise {
             add: &io.requantise.add[of_set..][channels.clone()],
             scale: &io.requantise.scale[channels.clone()],
             by_rows,
+            residual: io.requantise.residual.map(|residual| Addend {
+                values: &residual.values[added..],
+                ld: added_ld,
+                step: added_step,
+                ..residual
+            }),
             ..io.requantise
         };
         if layout == Layout::ChannelsLast {
@@ -342,10 +354,12 @@ impl DotLayer {
 /// How many sets of taps outputs have: one of all taps, and for ConvTranspose those of each phase of the strides. Outputs of
 /// ConvTranspose that no tap reaches have none of these.
 pub(crate) fn tap_sets(geometry: &Geometry) -> usize {
-    match geometry.op {
-        Op::Conv => 1,
-        Op::ConvTranspose => geometry.axes.iter().map(phases).fold(1, usize::saturating_mul),
-    }
+    tap_phases(geometry).fold(1, usize::saturating_mul)
+}
+
+/// The phases of the axes of ConvTranspose. Conv has none.
+pub(crate) fn tap_phases(geometry: &Geometry) -> impl Iterator<Item = usize> {
+    geometry.axes.iter().filter(|_| geometry.op == Op::ConvTranspose).map(phases)
 }
 
 /// The set that a tap belongs to, by its number among all taps of the kernel.
@@ -410,6 +424,8 @@ struct UnitReader<'a, X> {
     x: &'a [X],
     zero: X,
     rows: Option<&'a RowUnits>,
+    /// Elements of X from one pixel to the next.
+    pixel: usize,
 }
 
 impl<X: Byte> UnitReader<'_, X> {
@@ -422,12 +438,15 @@ impl<X: Byte> UnitReader<'_, X> {
             let (row, column) = (place / rows.width(), place % rows.width());
             let count = (rest.len() / pixel).min(rows.width() - column);
             let units = rest.split_off_mut(..count * pixel).unwrap_or_default();
-            let starts = rows.rows(row).map(|row| Some((row? * rows.width() + column) * of_pixel + skipped));
+            let starts = rows.rows(row).map(|row| Some((row? * rows.width() + column) * self.pixel + skipped));
             // Pixels without gaps are like one.
-            let (step, len) =
-                if [channels, pixel] == [of_pixel; 2] { (units.len(), units.len()) } else { (pixel, channels) };
+            let (step, len) = if [channels, pixel, self.pixel] == [of_pixel; 3] {
+                (units.len(), units.len())
+            } else {
+                (pixel, channels)
+            };
             for (i, units) in units.chunks_exact_mut(step).enumerate() {
-                let rows = starts.map(|start| Some(&self.x[start? + i * of_pixel..]));
+                let rows = starts.map(|start| Some(&self.x[start? + i * self.pixel..]));
                 self.kernels.units_of_rows(rows, self.zero, &mut units[..len]);
             }
             place += count;

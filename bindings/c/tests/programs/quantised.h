@@ -5,11 +5,15 @@
 #include "errors.h"
 
 static const uint32_t IN_DTYPES[] = {CONVOKE_DTYPE_UINT8, CONVOKE_DTYPE_INT8};
-static const uint32_t OUT_DTYPES[] = {CONVOKE_DTYPE_UINT8, CONVOKE_DTYPE_INT8, CONVOKE_DTYPE_INT32, CONVOKE_DTYPE_FLOAT};
+static const uint32_t OUT_DTYPES[] = {CONVOKE_DTYPE_UINT8, CONVOKE_DTYPE_INT8, CONVOKE_DTYPE_INT32, CONVOKE_DTYPE_FLOAT,
+                                      CONVOKE_DTYPE_FLOAT16};
+#define OUT_DTYPE_COUNT (sizeof OUT_DTYPES / sizeof *OUT_DTYPES)
 
 static inline size_t bytes_of_quantised(uint32_t dtype)
 {
-    return dtype == CONVOKE_DTYPE_UINT8 || dtype == CONVOKE_DTYPE_INT8 ? 1 : 4;
+    if (dtype == CONVOKE_DTYPE_UINT8 || dtype == CONVOKE_DTYPE_INT8)
+        return 1;
+    return dtype == CONVOKE_DTYPE_FLOAT16 ? 2 : 4;
 }
 
 /* The value of a byte of either type. */
@@ -43,7 +47,7 @@ typedef struct quantised {
     convoke_quantised_pack_args pack;
     convoke_scales scales;
     convoke_quantised_run_args args;
-    uint8_t *x, *w, *w_zero_point;
+    uint8_t *x, *w, *w_zero_point, *residual; /* in ONNX's order */
     int32_t *bias;
     float *w_scale;
     void *y;
@@ -95,7 +99,7 @@ static inline quantised quantised_of(const layer *l, convoke_quantised_dtypes dt
 static inline void free_quantised(quantised *q)
 {
     convoke_scaled_destroy(q->scaled), convoke_quantised_weights_destroy(q->weights), convoke_plan_destroy(q->plan);
-    free(q->x), free(q->w), free(q->w_zero_point), free(q->bias), free(q->w_scale), free(q->y), free(q->args.workspace);
+    free(q->x), free(q->w), free(q->w_zero_point), free(q->residual), free(q->bias), free(q->w_scale), free(q->y), free(q->args.workspace);
 }
 
 /* The output channel of an element of W. */
@@ -136,9 +140,21 @@ static inline bool is_requantised(const quantised *q, size_t i, double sum)
     scaled *= scale;
     if (q->dtypes.y == CONVOKE_DTYPE_FLOAT)
         return ((const float *)q->y)[i] == scaled;
+    if (q->dtypes.y == CONVOKE_DTYPE_FLOAT16) {
+        double step = ldexp(1, (int)fmax(logb((double)scaled), -14) - 10); /* between neighbours; logb(0) is -infinity */
+        return element(q->dtypes.y, q->y, i) == rint((double)scaled / step) * step;
+    }
+    if (q->residual) {
+        float ratio = q->args.residual_scale / q->scales.y_scale;
+        ratio *= (float)(byte_value(q->dtypes.y, q->residual[i]) - q->args.residual_zero_point);
+        scaled += ratio;
+    }
     double least = q->dtypes.y == CONVOKE_DTYPE_INT8 ? -128 : 0;
     double value = fmin(fmax((double)rintf(scaled) + q->scales.y_zero_point, least), least + 255);
-    return byte_value(q->dtypes.y, ((const uint8_t *)q->y)[i]) == value;
+    uint8_t bits = (uint8_t)(int32_t)value;
+    if (q->scales.y_table)
+        bits = ((const uint8_t *)q->scales.y_table)[bits];
+    return ((const uint8_t *)q->y)[i] == bits;
 }
 
 static inline void run_quantised(const quantised *q)
@@ -160,9 +176,10 @@ static inline convoke_quantised_dtypes dtypes_of(uint32_t x, uint32_t w, uint32_
 /* Every layer, in all types by turns, and one layer in each of them. */
 static inline void check_quantised_layers(void)
 {
-    for (size_t i = 0; i < LAYER_COUNT + 16; i++) {
+    for (size_t i = 0; i < LAYER_COUNT + 4 * OUT_DTYPE_COUNT; i++) {
         const layer *l = &LAYERS[i < LAYER_COUNT ? i : 2];
-        quantised q = quantised_of(l, dtypes_of(IN_DTYPES[i / 2 % 2], IN_DTYPES[i % 2], OUT_DTYPES[i / 4 % 4]), NULL, i % 3);
+        quantised q = quantised_of(l, dtypes_of(IN_DTYPES[i / 2 % 2], IN_DTYPES[i % 2], OUT_DTYPES[i / 4 % OUT_DTYPE_COUNT]),
+                                   NULL, i % 3);
         check_output_shape(q.plan, l->y);
         run_quantised(&q);
         free_quantised(&q);
@@ -207,6 +224,73 @@ static inline void check_quantised_options(void)
     free_quantised(&q);
 }
 
+/* Outputs of both types of bytes that go through a table. */
+static inline void check_tables(void)
+{
+    uint8_t *table = bytes_that_look_random(256, 4);
+    for (size_t i = 0; i < 2; i++) {
+        quantised q = quantised_of(&LAYERS[0], dtypes_of(IN_DTYPES[0], IN_DTYPES[1], OUT_DTYPES[i]), NULL, true);
+        convoke_scaled_destroy(q.scaled);
+        q.scales.y_table = table;
+        OK(convoke_plan_scale_quantised(q.plan, q.weights, &q.scales, &q.scaled, &last_error));
+        q.args.scaled = q.scaled;
+        run_quantised(&q);
+        free_quantised(&q);
+    }
+    quantised q = quantised_of(&LAYERS[0], dtypes_of(IN_DTYPES[0], IN_DTYPES[1], CONVOKE_DTYPE_FLOAT), NULL, true);
+    convoke_scaled *scaled = NULL;
+    q.scales.y_table = table;
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: y_table is for outputs of uint8 and int8 alone",
+          convoke_plan_scale_quantised(q.plan, q.weights, &q.scales, &scaled, &last_error));
+    free_quantised(&q), free(table);
+}
+
+/* Copies bytes between a tensor in ONNX's order and one with channels last, whose pixels are `pixel` bytes apart. */
+static inline void move_last(const int64_t *shape, uint8_t *first, uint8_t *last, size_t pixel, bool is_back)
+{
+    size_t c_len = (size_t)shape[1], plane = (size_t)(shape[2] * shape[3]);
+    for (size_t i = 0; i < elements(shape); i++) {
+        uint8_t *other = &last[(i / plane / c_len * plane + i % plane) * pixel + i / plane % c_len];
+        *(is_back ? &first[i] : other) = *(is_back ? other : &first[i]);
+    }
+}
+
+/* A residual, and then X, residual and Y as channels of wider tensors, for both types of bytes. */
+static inline void check_residuals(void)
+{
+    for (size_t i = 0; i < 4; i++) {
+        const layer *l = &LAYERS[i % 2 ? 6 : 0];
+        convoke_plan_options options = default_options();
+        options.x_layout = options.y_layout = i < 2 ? CONVOKE_LAYOUT_CHANNELS_FIRST : CONVOKE_LAYOUT_CHANNELS_LAST;
+        quantised q = quantised_of(l, dtypes_of(IN_DTYPES[0], IN_DTYPES[1], OUT_DTYPES[i % 2]), &options, true);
+        size_t y_len = elements(l->y), c = (size_t)l->x[1], m = (size_t)l->y[1];
+        q.residual = bytes_that_look_random(y_len, 5);
+        q.args.residual = q.residual, q.args.residual_len = y_len;
+        q.args.residual_scale = 0.11f, q.args.residual_zero_point = 9;
+        if (i < 2) {
+            run_quantised(&q);
+            free_quantised(&q);
+            continue;
+        }
+        size_t x_bytes = elements(l->x) / c * (c + 2), r_bytes = y_len / m * (m + 3), y_bytes = y_len / m * (m + 1);
+        uint8_t *x = bytes_that_look_random(x_bytes, 6), *r = bytes_that_look_random(r_bytes, 7);
+        uint8_t *y = bytes_that_look_random(y_bytes, 8), *before = bytes_that_look_random(y_bytes, 8);
+        move_last(l->x, q.x, x, c + 2, false), move_last(l->y, q.residual, r, m + 3, false);
+        q.args.x = x, q.args.x_len = x_bytes, q.args.x_pixel_stride = c + 2;
+        q.args.residual = r, q.args.residual_len = r_bytes, q.args.residual_pixel_stride = m + 3;
+        q.args.y = y, q.args.y_len = y_bytes, q.args.y_pixel_stride = m + 1;
+        OK(convoke_plan_run_quantised(q.plan, &q.args, &last_error));
+        move_last(l->y, (uint8_t *)q.y, y, m + 1, true);
+        definition sums = quantised_sums(&q);
+        for (size_t k = 0; k < y_len; k++)
+            CHECK(is_requantised(&q, k, sums.y[k]));
+        for (size_t k = m; k < y_bytes; k += m + 1)
+            CHECK(y[k] == before[k]);
+        free(x), free(r), free(y), free(before), free_definition(sums);
+        free_quantised(&q);
+    }
+}
+
 /* No zero points of W, no bias, and no image. */
 static inline void check_absent(void)
 {
@@ -245,7 +329,7 @@ static inline void check_quantised_plan_errors(void)
     WRONG(dtypes.x = CONVOKE_DTYPE_FLOAT, CONVOKE_STATUS_INVALID_ARGUMENT, "x of dtypes: float is none of uint8, int8");
     WRONG(dtypes.w = CONVOKE_DTYPE_INT32, CONVOKE_STATUS_INVALID_ARGUMENT, "w of dtypes: int32 is none of uint8, int8");
     WRONG(dtypes.y = CONVOKE_DTYPE_DOUBLE, CONVOKE_STATUS_INVALID_ARGUMENT,
-          "y of dtypes: double is none of uint8, int8, int32, float");
+          "y of dtypes: double is none of uint8, int8, int32, float, float16");
     WRONG(dtypes.w = 7, CONVOKE_STATUS_INVALID_ARGUMENT, "w of dtypes: 7 is not a convoke_dtype");
     WRONG(options.activation = CONVOKE_ACTIVATION_RELU, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan of bytes has no activation");
     WRONG(options.workspace_limit = 1, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan of bytes has no limit of the workspace");
@@ -285,14 +369,14 @@ static inline void check_quantised_weight_errors(void)
                   __LINE__), CHECK(!weights))
     WRONG(q.pack.struct_size = 8, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_quantised_pack_args: struct_size is 8");
     WRONG(q.pack.w = NULL, CONVOKE_STATUS_INVALID_POINTER, "w is NULL");
-    WRONG(q.pack.w_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: W has 314 elements, not 315");
+    WRONG(q.pack.w_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: W has 314 elements, its shape [7, 5, 3, 3] asks for 315");
     WRONG(q.pack.w_len = SIZE_MAX, CONVOKE_STATUS_OVERFLOW, "w has");
     WRONG(q.pack.w_zero_point = NULL, CONVOKE_STATUS_INVALID_POINTER, "w_zero_point is NULL");
     WRONG(q.pack.w_zero_point_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w_zero_point has 0 elements, not 1 or 7");
-    WRONG(q.pack.w_zero_point_len = 6, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w_zero_point has 6 elements, not 7");
+    WRONG(q.pack.w_zero_point_len = 6, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w_zero_point has 6 elements, not 1 or 7");
     WRONG(q.pack.bias = NULL, CONVOKE_STATUS_INVALID_POINTER, "bias is NULL");
     WRONG(q.pack.bias = MISALIGNED(int32_t), CONVOKE_STATUS_INVALID_POINTER, "bias is at an address that is not a multiple of 4");
-    WRONG(q.pack.bias_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: B has 0 elements, not 7");
+    WRONG(q.pack.bias_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: B has 0 elements, its shape [7] asks for 7");
     WRONG(q.bias[3] = INT32_MAX, CONVOKE_STATUS_OVERFLOW, "Conv: sums of output channel 3 may reach");
 #undef WRONG
     FAILS(CONVOKE_STATUS_INVALID_POINTER, "plan is NULL", convoke_plan_pack_quantised(NULL, &right, &weights, error));
@@ -345,10 +429,10 @@ static inline void check_quantised_run_errors(void)
                   __LINE__), CHECK(all_bytes_are(q.y, q.y_bytes, 0xff)))
     WRONG(q.args.struct_size = 8, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_quantised_run_args: struct_size is 8");
     WRONG(q.args.x = NULL, CONVOKE_STATUS_INVALID_POINTER, "x is NULL");
-    WRONG(q.args.x_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: X has 719 elements, not 720");
+    WRONG(q.args.x_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: X has 719 elements");
     WRONG(q.args.x_len = SIZE_MAX, CONVOKE_STATUS_OVERFLOW, "x has");
     WRONG(q.args.y = NULL, CONVOKE_STATUS_INVALID_POINTER, "y is NULL");
-    WRONG(q.args.y_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: Y has 1007 elements, not 1008");
+    WRONG(q.args.y_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: Y has 1007 elements");
     WRONG(q.args.weights = NULL, CONVOKE_STATUS_INVALID_POINTER, "weights is NULL");
     WRONG(q.args.weights = MISALIGNED(const convoke_quantised_weights), CONVOKE_STATUS_INVALID_POINTER,
           "weights is at an address");
@@ -359,6 +443,16 @@ static inline void check_quantised_run_errors(void)
     WRONG(q.args.scaled = floats.scaled, CONVOKE_STATUS_PACKED_MISMATCH,
           "Conv: the scales were made by a plan of other types");
     WRONG((q.args.x = q.y, q.args.y = q.y), CONVOKE_STATUS_INVALID_POINTER, "y overlaps x");
+    WRONG((q.args.residual = q.y, q.args.residual_len = 1008), CONVOKE_STATUS_INVALID_POINTER, "y overlaps the residual");
+    WRONG((q.args.residual = right.workspace, q.args.residual_len = 1008), CONVOKE_STATUS_INVALID_POINTER,
+          "workspace overlaps the residual");
+    WRONG(q.args.residual_len = 1008, CONVOKE_STATUS_INVALID_POINTER, "residual is NULL");
+    WRONG((q.args.residual = q.w, q.args.residual_len = 315, q.args.residual_scale = 1), CONVOKE_STATUS_BUFFER_LENGTH,
+          "Conv: the residual has 315 elements");
+    WRONG((q.args.residual = q.w, q.args.residual_len = 315, q.args.residual_zero_point = 256),
+          CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: residual_zero_point is 256, must be from 0 to 255");
+    WRONG(q.args.x_pixel_stride = 9, CONVOKE_STATUS_INVALID_SHAPE, "Conv: X has a pixel stride of 9 and its channels first");
+    WRONG(q.args.y_pixel_stride = 9, CONVOKE_STATUS_INVALID_SHAPE, "Conv: Y has a pixel stride of 9 and its channels first");
     WRONG(q.args.workspace = NULL, CONVOKE_STATUS_INVALID_POINTER, "workspace is NULL");
     WRONG(q.args.workspace = (char *)right.workspace + 32, CONVOKE_STATUS_INVALID_POINTER,
           "workspace is at an address that is not a multiple of 64");
@@ -369,6 +463,9 @@ static inline void check_quantised_run_errors(void)
     WRONG((executor = executor_of(NULL, 1), q.args.executor = &executor), CONVOKE_STATUS_INVALID_POINTER,
           "parallel_for of convoke_executor is NULL");
 #undef WRONG
+    floats.args.residual = q.w, floats.args.residual_len = 315;
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: a residual is for outputs of uint8 and int8 alone",
+          convoke_plan_run_quantised(floats.plan, &floats.args, &last_error));
     q.args = right;
     FAILS(CONVOKE_STATUS_INVALID_POINTER, "plan is NULL", convoke_plan_run_quantised(NULL, &q.args, &last_error));
     FAILS(CONVOKE_STATUS_INVALID_POINTER, "convoke_quantised_run_args is NULL",
@@ -406,6 +503,8 @@ static inline void check_quantised(void)
 {
     check_quantised_layers();
     check_quantised_options();
+    check_tables();
+    check_residuals();
     check_absent();
     check_quantised_plan_errors();
     check_quantised_weight_errors();

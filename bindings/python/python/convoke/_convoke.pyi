@@ -137,9 +137,18 @@ class QuantisedPlan:
         w_scale: _Scale | None = None,
         y_scale: _Scale | None = None,
         y_zero_point: _ZeroPoint | None = None,
+        y_table: NDArray[np.uint8] | NDArray[np.int8] | None = None,
     ) -> Scaled: ...
     def run(
-        self, x: NDArray[Any], weights: QuantisedWeights, scaled: Scaled, *, out: NDArray[Any] | None = None
+        self,
+        x: NDArray[Any],
+        weights: QuantisedWeights,
+        scaled: Scaled,
+        *,
+        residual: NDArray[Any] | None = None,
+        residual_scale: _Scale | None = None,
+        residual_zero_point: _ZeroPoint | None = None,
+        out: NDArray[Any] | None = None,
     ) -> NDArray[Any]: ...
     def explain(self) -> str: ...
 

@@ -200,7 +200,7 @@ class Planner:
         Args:
             x_dtype: uint8 or int8.
             w_dtype: uint8 or int8.
-            y_dtype: uint8 or int8; int32 as in ConvInteger; or float32, if DequantizeLinear follows.
+            y_dtype: uint8 or int8; int32 as in ConvInteger; or float32 or float16, if DequantizeLinear follows.
         """
         attributes = {
             "strides": strides,
