@@ -159,13 +159,16 @@ impl fmt::Debug for DotKernels {
 
 /// Replaces bytes by entries of a table: those whose numbers they are. It uses the instructions of an ISA, if that is
 /// available.
+#[inline]
 pub fn look_up(isa: Isa, table: &[u8; 256], bytes: &mut [u8]) {
-    // Kernels look up two rows at a time.
-    let half = bytes.len() / 2;
-    let (halves, last) = bytes.split_at_mut(2 * half);
-    // SAFETY: the slice is two rows of so many bytes.
-    unsafe { look_up_rows(isa, table, halves.as_mut_ptr(), (2, half, half)) };
-    last.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
+    // Kernels look up two rows at a time. Too few bytes for a vector of each do not need a kernel.
+    let half = if bytes.len() < 32 { 0 } else { bytes.len() / 2 };
+    let (halves, rest) = bytes.split_at_mut(2 * half);
+    if half > 0 {
+        // SAFETY: the slice is two rows of so many bytes.
+        unsafe { look_up_rows(isa, table, halves.as_mut_ptr(), (2, half, half)) };
+    }
+    rest.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
 }
 
 /// As [`look_up`], in `rows` rows of `len` bytes, `ld` bytes apart.

@@ -256,6 +256,9 @@ pub(crate) fn dequantise(x: Pixels<'_, u8>, scale: ByteScale, y: Part<'_>) {
     );
 }
 
+/// Elements of the copies of a pixel.
+const COPIED: usize = 512;
+
 /// What `of` says of each element, and of the one at its place in another pixel. Rows without gaps are one.
 #[inline(always)]
 fn for_each_pair<'a, X: Copy + 'a, Y>(
@@ -264,12 +267,30 @@ fn for_each_pair<'a, X: Copy + 'a, Y>(
     of: impl Fn(X, X) -> Y + Copy,
 ) {
     let are_rows = of_other > 1 || [x.step, other.step, y.step] != [y.channels; 3];
+    // Copies of a pixel that many pixels read: vectors have more bytes than most pixels have channels.
+    let copies = if [x.step, y.step] == [y.channels; 2] { COPIED.checked_div(y.channels).unwrap_or(0) } else { 0 };
     Arch::new().dispatch(
         #[inline(always)]
         || {
             // In registers: bytes that are written may be anything else, for what the compiler knows.
             let compute = of;
-            if are_rows {
+            if of_other > 1 && copies > 1 {
+                let (channels, mut first, mut y) = (y.channels, y.first, y.elements);
+                while !y.is_empty() {
+                    let pixels = (y.len() / channels).min(of_other - first % of_other);
+                    let mut copied = [x.elements[0]; COPIED];
+                    copied
+                        .chunks_exact_mut(channels)
+                        .for_each(|copy| copy.copy_from_slice(other.get(first / of_other)));
+                    let copied = &copied[..copies * channels];
+                    let x = x.elements[first * channels..].chunks(copied.len());
+                    let of_pixel = y.split_off_mut(..pixels * channels).unwrap_or_default();
+                    for (y, x) in of_pixel.chunks_mut(copied.len()).zip(x) {
+                        pairs(x, copied, y, compute);
+                    }
+                    first += pixels;
+                }
+            } else if are_rows {
                 y.each(
                     #[inline(always)]
                     |pixel, y| pairs(x.get(pixel), other.get(pixel / of_other), y, compute),
