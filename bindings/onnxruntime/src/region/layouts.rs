@@ -169,10 +169,6 @@ pub(crate) fn is_worthwhile(session: &Session, region: &Region<'_>) -> Result<Re
     match session.layout() {
         options::Layout::First => Ok(Err("the option layout is first".into())),
         options::Layout::Last => Ok(Ok(())),
-        // onnxruntime adds products of bytes in 16 bits there, which saturates, and is faster than exact sums.
-        options::Layout::Auto if region.is_quantised() && !session.has_byte_products() => Ok(Err(
-            "this CPU, or the option isa, has no instruction that multiplies bytes and adds them in 32 bits".into(),
-        )),
         options::Layout::Auto => estimated(),
     }
 }
@@ -287,12 +283,21 @@ fn conversion_of(session: &Session, value: Value<'_>, shapes: &Shapes, to: Layou
 
 /// Nanoseconds for a byte that is moved to another layout.
 const REORDERED_BYTE: f64 = 0.15;
-/// How much faster a convolution of bytes is than one of floats, where the CPU multiplies bytes and the layer is no depthwise
-/// one, which takes as long.
-const BYTES_BESIDE_FLOATS: f64 = 2.0;
-/// How much longer a convolution of bytes takes in onnxruntime than here, and a depthwise one.
-const BYTES_OF_ONNXRUNTIME: f64 = 1.3;
-const DEPTHWISE_OF_ONNXRUNTIME: f64 = 1.7;
+/// What convolutions of bytes take, in times of one of floats.
+struct ByteCosts {
+    /// Here, and in onnxruntime.
+    dense: [f64; 2],
+    /// Of groups of one channel.
+    depthwise: [f64; 2],
+}
+
+/// How much longer ConvInteger takes in onnxruntime than here.
+const DYNAMIC_OF_ONNXRUNTIME: f64 = 1.3;
+
+/// Where the CPU multiplies bytes and adds them in 32 bits.
+const OF_BYTES: ByteCosts = ByteCosts { dense: [0.5, 0.65], depthwise: [1.0, 1.7] };
+/// Where sums of products of 16 bits are exact, and onnxruntime adds products in 16 bits, which saturates.
+const OF_PAIRS: ByteCosts = ByteCosts { dense: [0.7, 0.52], depthwise: [1.6, 1.7] };
 
 /// The estimate of a convolution of bytes here, and of onnxruntime's nodes: it computes a ConvTranspose in floats.
 fn of_integers(
@@ -302,17 +307,18 @@ fn of_integers(
 ) -> Option<[f64; 2]> {
     let operator = layer.operator().ok()?.layouts(LAST, LAST);
     let floats = session.estimate(DType::F32, operator, Activation::None, x_shape?)?;
-    let bytes = floats / BYTES_BESIDE_FLOATS;
-    let own = if layer.is_centred() { bytes } else { floats };
-    Some(match () {
-        () if is_dynamic => [own, own * BYTES_OF_ONNXRUNTIME],
+    let has_byte_products = session.has_byte_products();
+    let ByteCosts { dense, depthwise } = if has_byte_products { OF_BYTES } else { OF_PAIRS };
+    // Others multiply values of 16 bits here.
+    let own = if has_byte_products && !layer.is_centred() { 1.0 } else { dense[0] };
+    let costs = match () {
+        () if is_dynamic => [own, own * DYNAMIC_OF_ONNXRUNTIME],
         // onnxruntime computes it in floats.
-        () if layer.op != "Conv" => [bytes, floats],
-        // Others multiply values of 16 bits here.
-        () if !layer.is_centred() => [floats, bytes],
-        () if layer.is_depthwise() => [floats, floats * DEPTHWISE_OF_ONNXRUNTIME],
-        () => [bytes, bytes * BYTES_OF_ONNXRUNTIME],
-    })
+        () if layer.op != "Conv" => [own, 1.0],
+        () if layer.is_centred() && layer.is_depthwise() => depthwise,
+        () => [own, dense[1]],
+    };
+    Some(costs.map(|cost| floats * cost))
 }
 
 fn shape_of(layer: &Integers<'_>, x_shape: &[usize]) -> Option<Vec<usize>> {

@@ -45,6 +45,9 @@ impl<T> Part<'_, T> {
 /// make of a loop over all of them.
 const LANES: usize = 8;
 
+/// Elements of copies of pixels, which are computed together.
+const COPIED: usize = 512;
+
 /// `y[i] = of(one[i], other[i])`.
 #[inline(always)]
 fn zip<X: Copy, Y>(one: &[X], other: &[X], y: &mut [Y], of: impl Fn(X, X) -> Y) {
@@ -85,10 +88,27 @@ pub(crate) fn look_up(x: Pixels<'_, u8>, table: &Table, y: Part<'_, u8>) {
         y.elements.copy_from_slice(&x[..y.elements.len()]);
         return convoke::look_up(table, y.elements);
     }
-    y.each(|pixel, y| {
-        copy_pixel(x.get(pixel), y);
-        convoke::look_up(table, y);
-    });
+    // Pixels are looked up side by side, because they have few channels where they lie apart.
+    let Part { elements, step, channels, mut first } = y;
+    let Some(count) = COPIED.checked_div(channels) else { return };
+    let mut block = [0; COPIED];
+    for pixels in elements.chunks_mut(step * count.max(1)) {
+        let count = pixels.len().div_ceil(step);
+        let Some(block) = block.get_mut(..count * channels) else {
+            copy_pixel(x.get(first), &mut pixels[..channels]);
+            convoke::look_up(table, &mut pixels[..channels]);
+            first += 1;
+            continue;
+        };
+        for (i, copy) in block.chunks_exact_mut(channels).enumerate() {
+            copy_pixel(x.get(first + i), copy);
+        }
+        convoke::look_up(table, block);
+        for (y, copy) in pixels.chunks_mut(step).zip(block.chunks_exact(channels)) {
+            copy_pixel(copy, &mut y[..channels]);
+        }
+        first += count;
+    }
 }
 
 /// Bytes of whole images from a layout into the other one, perhaps through a table.
@@ -255,9 +275,6 @@ pub(crate) fn dequantise(x: Pixels<'_, u8>, scale: ByteScale, y: Part<'_>) {
         move |x, _| scale.number(x),
     );
 }
-
-/// Elements of the copies of a pixel.
-const COPIED: usize = 512;
 
 /// What `of` says of each element, and of the one at its place in another pixel. Rows without gaps are one.
 #[inline(always)]
