@@ -555,8 +555,9 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
     ///
     /// # Errors
     /// [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if they were changed or cut, or are of another version or order
-    /// of bytes; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if they are those of another layer or ISA, or not of
-    /// bytes; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    /// of bytes; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if they are those of another layer or ISA, of a CPU that
+    /// multiplies [bytes](Self::has_byte_products) where this one does not, or of a plan whose Y is empty where this one's is
+    /// not, or the other way; [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     #[cfg(feature = "save")]
     pub fn load(&self, bytes: &[u8]) -> Result<QuantisedWeights, Error> {
         let (described, mut rest) = saved::checked(bytes)?;
@@ -648,8 +649,8 @@ fn description(format: Option<&QuantisedFormat>) -> String {
 }
 
 impl QuantisedWeights {
-    /// The weights as bytes, for [`QuantisedPlan::load`] on a CPU with the same ISA and order of bytes, by the same version
-    /// of this form. Their length is a multiple of 64.
+    /// The weights as bytes, for [`QuantisedPlan::load`] on a CPU with the same ISA and order of bytes, which also
+    /// [multiplies bytes](QuantisedPlan::has_byte_products) if this one does, by the same version of this form. Their length is a multiple of 64.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).

@@ -230,7 +230,10 @@ fn bytes_touch_nothing_outside_the_slices() {
             let geometry = plan.geometry();
             let values = |len: usize| (0..len).map(|i| (i * 37 % 256) as u8).collect::<Vec<u8>>();
             let (x, w) = (values(geometry.input_len()), values(geometry.weight_len()));
-            let residual = values(geometry.output_len());
+            // With channels last, pixels lie apart.
+            let [of_x, of_residual, of_y] = Pixels::of(geometry, [Some(index % 3); 3]);
+            let (x, residual) = (of_x.spread(&x, 9), of_residual.spread(&values(geometry.output_len()), 9));
+            let y_len = of_y.spread(&vec![0_u8; geometry.output_len()], 0).len();
             let [y, again] = [Side::Left, Side::Right].map(|side| {
                 let (mut x, mut w) = (GuardedBytes::copy(&x, side), GuardedBytes::copy(&w, side));
                 let mut residual = GuardedBytes::copy(&residual, side);
@@ -239,16 +242,20 @@ fn bytes_touch_nothing_outside_the_slices() {
                     Scales { x_scale: 0.01, x_zero_point: 3, w_scale: &[0.1], y_scale: 2.0, y_zero_point: 120 };
                 let scaled = weights.scaled(&scales).unwrap();
                 let fill = [0x55, NAN_BYTE][(number + usize::from(matches!(side, Side::Left))) % 2];
-                let mut y = GuardedBytes::new(geometry.output_len(), fill, side);
+                let mut y = GuardedBytes::new(y_len, fill, side);
                 let mut scratch = GuardedBytes::new(plan.workspace_bytes(), fill, side);
                 let mut workspace = Workspace::borrowed(scratch.slice());
                 let run = QuantisedRun::new(x.slice(), &weights, &scaled, y.slice()).workspace(&mut workspace);
-                let run = if index % 3 == 0 { run.residual(residual.slice(), 0.5, 7) } else { run };
+                let run = run.x_pixel_stride(of_x.stride).y_pixel_stride(of_y.stride);
+                let run = match index % 2 {
+                    0 => run.residual(residual.slice(), 0.5, 7).residual_pixel_stride(of_residual.stride),
+                    _ => run,
+                };
                 let mut result = Ok(());
                 let count = allocations(|| result = plan.run(run).map(|_| ()));
                 result.unwrap_or_else(|error| panic!("{layer}: {error}"));
                 assert_eq!(count, 0, "{layer} on {isa}");
-                y.slice().to_vec()
+                of_y.gather(y.slice(), fill)
             });
             assert_eq!(y, again, "{layer} on {isa}");
         }

@@ -130,7 +130,8 @@ impl DotKernels {
         assert!(rows == 1 || len <= ld, "rows of Y overlap");
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
         assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
-        if let Some(Addend { values, ld, step, .. }) = residual {
+        if let Some(Addend { values, ld, step, zero, .. }) = residual {
+            assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point of the residual is no byte");
             assert!(end(rows, ld, end(len, step, 1)) <= values.len(), "the residual is too short");
         }
         let (sums, y, add, scale) = (sums.as_ptr(), y.as_mut_ptr(), add.as_ptr(), scale.as_ptr());
@@ -140,14 +141,10 @@ impl DotKernels {
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
         let Some(table) = table.filter(|_| O::BYTE.is_some()) else { return };
         let y = y.cast::<u8>();
+        // Rows without gaps are like one.
+        let (rows, len) = if ld == len { (1, rows * len) } else { (rows, len) };
         // SAFETY: these bytes were just written.
-        unsafe {
-            if ld == len {
-                look_up(self.passes.isa(), table, core::slice::from_raw_parts_mut(y, rows * len));
-            } else {
-                look_up_rows(self.passes.isa(), table, y, (rows, len, ld));
-            }
-        }
+        unsafe { look_up_rows(self.passes.isa(), table, y, (rows, len, ld)) };
     }
 }
 
@@ -161,14 +158,8 @@ impl fmt::Debug for DotKernels {
 /// available.
 #[inline]
 pub fn look_up(isa: Isa, table: &[u8; 256], bytes: &mut [u8]) {
-    // Kernels look up two rows at a time. Too few bytes for a vector of each do not need a kernel.
-    let half = if bytes.len() < 32 { 0 } else { bytes.len() / 2 };
-    let (halves, rest) = bytes.split_at_mut(2 * half);
-    if half > 0 {
-        // SAFETY: the slice is two rows of so many bytes.
-        unsafe { look_up_rows(isa, table, halves.as_mut_ptr(), (2, half, half)) };
-    }
-    rest.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
+    // SAFETY: the slice is a row of so many bytes.
+    unsafe { look_up_rows(isa, table, bytes.as_mut_ptr(), (1, bytes.len(), bytes.len())) };
 }
 
 /// As [`look_up`], in `rows` rows of `len` bytes, `ld` bytes apart.

@@ -172,7 +172,7 @@ impl<T: Element> core::fmt::Debug for PlanCache<T> {
 /// Plans of one layer of bytes by the shape of X, as [`PlanCache`] has those of floats.
 ///
 /// The weights are not in it. Those that one of its plans has packed serve the others too, unless X is so large for one of
-/// them that its kernels multiply other units: see [`QuantisedPlan::accepts`].
+/// them that its kernels multiply other units, or Y was empty where they were packed: see [`QuantisedPlan::accepts`].
 ///
 /// ```
 /// use core::num::NonZeroUsize;

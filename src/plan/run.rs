@@ -283,7 +283,7 @@ impl Sizes {
         let (op, batch) = (geometry.op, geometry.batch);
         let count = batch.checked_div(together).unwrap_or(1);
         let parts @ (_, channels, positions) = (self.parts)(geometry);
-        let strides = strides(op, name, distance.pixel, parts)?;
+        let strides = strides((op, batch), name, distance.pixel, parts)?;
         let span = |images: usize| match strides.span(images, channels, positions) {
             Some(span) => Ok(span),
             None => bail!(
@@ -349,7 +349,12 @@ impl Sizes {
 }
 
 /// How the channels and positions of an image lie.
-fn strides(op: Op, name: &str, pixel: Option<usize>, (layout, channels, positions): Parts) -> Result<Strides, Error> {
+fn strides(
+    (op, batch): (Op, usize),
+    name: &str,
+    pixel: Option<usize>,
+    (layout, channels, positions): Parts,
+) -> Result<Strides, Error> {
     if let Some(pixel) = pixel {
         if layout != Layout::ChannelsLast {
             bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel} and its {layout}: only channels last can");
@@ -358,7 +363,9 @@ fn strides(op: Op, name: &str, pixel: Option<usize>, (layout, channels, position
             bail!(InvalidShape, "{op}: {name} has a pixel stride of {pixel}, a pixel has {channels} elements");
         }
     }
-    // Pixels without channels have no elements, and a distance would lead lowerings beyond X.
-    let pixel = pixel.filter(|_| channels > 0).unwrap_or(channels);
+    // Pixels without channels have no elements, and a distance would lead lowerings beyond X. One pixel has no next one, so
+    // that its distance may be any.
+    let has_next = channels > 0 && batch.saturating_mul(positions) > 1;
+    let pixel = pixel.filter(|_| has_next).unwrap_or(channels);
     Ok(Strides::new(layout, channels, positions, pixel))
 }

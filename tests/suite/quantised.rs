@@ -326,6 +326,35 @@ fn the_vectors_of_onnx_for_convinteger_are_met() {
     assert_eq!(y[16..], [0; 16]);
 }
 
+/// Depthwise layers whose X has one position lie the same way in both layouts, and are read by the caller's: X of channels
+/// first was read with gaps once. A stride between pixels has no meaning there, whatever it is.
+#[test]
+fn depthwise_layers_of_one_position_read_their_channels() {
+    let depthwise = |shape: [usize; 4], pad: i64| Conv::new(shape).group(3).pads([pad; 4]);
+    for (conv, batch) in
+        [(depthwise([3, 1, 1, 1], 0), 1), (depthwise([3, 1, 1, 1], 0), 2), (depthwise([3, 1, 3, 3], 1), 2)]
+    {
+        let taps = conv.weight_shape().iter().product::<usize>() / 3;
+        // The tap in the middle is the only one that is no padding.
+        let w: Vec<i8> = (0..3 * taps).map(|i| if i % taps == taps / 2 { 2 + (i / taps) as i8 } else { 50 }).collect();
+        let x: Vec<u8> = (1..=3 * batch as u8).collect();
+        let expected: Vec<i32> = x.iter().enumerate().map(|(i, x)| i32::from(*x) * (2 + i as i32 % 3)).collect();
+        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                let conv = conv.clone().layouts(layout, layout);
+                let plan = Planner::new().isa(isa).plan_quantised::<u8, i8, i32>(conv, &[batch, 3, 1, 1]).unwrap();
+                let weights = plan.pack(&w, &[], None).unwrap();
+                let scaled = weights.scaled(&Scales::integer(0)).unwrap();
+                let mut y = vec![0; x.len()];
+                let stride = (layout == Layout::ChannelsLast && batch == 1).then_some(usize::MAX);
+                let run = QuantisedRun::new(&x, &weights, &scaled, &mut y).x_pixel_stride(stride);
+                plan.run(run.y_pixel_stride(stride)).unwrap();
+                assert_eq!(y, expected, "{isa}, {layout}, {taps} taps, batch {batch}");
+            }
+        }
+    }
+}
+
 /// Each pair of products is beyond what 16 bits hold: kernels that add pairs there saturate.
 #[test]
 fn pairs_of_products_do_not_saturate() {

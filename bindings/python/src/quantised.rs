@@ -95,6 +95,10 @@ impl QuantisedPlan {
         residual_zero_point: Given<'_, 'py>,
         out: Given<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        if residual.is_none() && (residual_scale.is_some() || residual_zero_point.is_some()) {
+            let message = format!("{}: residual_scale or residual_zero_point without a residual", self.op());
+            return Err(refusal(x.py(), ErrorKind::InvalidInput, message));
+        }
         let residual = residual.map(|array| (array, residual_scale, residual_zero_point));
         self.plan.run(x, (weights, scaled), residual, out, self.dtypes[2].bind(x.py()))
     }

@@ -247,8 +247,9 @@ impl DotLayer {
             DotMethod::Gemm(..) => (None, io.strides.x),
             DotMethod::Depthwise(_, rows) => (Some(rows), tiling.geometry.input_strides()),
         };
-        let of_pixel = if tiling.geometry.x_layout == Layout::ChannelsLast { io.strides.x.position } else { 1 };
-        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows, pixel: of_pixel };
+        let is_last = rows.is_some_and(|rows| rows.layout == Layout::ChannelsLast);
+        let pixel = if is_last { io.strides.x.position } else { 1 };
+        let x = UnitReader { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero, rows, pixel };
         let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, &self.chunk));
         let geometry = &tiling.geometry;
         let set = match chunk.tiles.phase.first_tap(&geometry.axes) {
@@ -424,7 +425,7 @@ struct UnitReader<'a, X> {
     x: &'a [X],
     zero: X,
     rows: Option<&'a RowUnits>,
-    /// Elements of X from one pixel to the next.
+    /// Elements of X from one pixel of its rows to the next.
     pixel: usize,
 }
 

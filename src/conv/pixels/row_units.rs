@@ -16,9 +16,10 @@ pub(super) struct RowUnits {
     columns: [usize; 2],
     units: usize,
     values: usize,
-    /// Channels that are neighbours in X: all, or one with channels first. The layer of units may have one position, and then
-    /// its layout says nothing.
+    /// Channels that are neighbours in X: all, or one with channels first.
     pub(super) neighbours: usize,
+    /// The layout of X. That of the layer of units says nothing where this has one position.
+    pub(super) layout: Layout,
 }
 
 impl RowUnits {
@@ -26,7 +27,8 @@ impl RowUnits {
     pub(super) fn new(geometry: &Geometry, values: usize) -> (Self, Geometry) {
         let last = geometry.axes[geometry.axes.len() - 1];
         let neighbours = if geometry.x_layout == Layout::ChannelsLast { geometry.in_channels } else { 1 };
-        let rows = |axis: Axis, units| Self { axis, columns: [last.input, last.kernel], units, values, neighbours };
+        let (columns, layout) = ([last.input, last.kernel], geometry.x_layout);
+        let rows = |axis: Axis, units| Self { axis, columns, units, values, neighbours, layout };
         if let (Op::Conv, [.., axis, _]) = (geometry.op, &geometry.axes[..]) {
             let units = axis.kernel.div_ceil(values);
             let mut view = geometry.clone();

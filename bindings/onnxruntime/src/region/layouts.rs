@@ -291,7 +291,7 @@ struct ByteCosts {
     depthwise: [f64; 2],
 }
 
-/// How much longer ConvInteger takes in onnxruntime than here.
+/// How much longer ConvInteger takes in onnxruntime than here, where the CPU multiplies bytes.
 const DYNAMIC_OF_ONNXRUNTIME: f64 = 1.3;
 
 /// Where the CPU multiplies bytes and adds them in 32 bits.
@@ -309,13 +309,14 @@ fn of_integers(
     let floats = session.estimate(DType::F32, operator, Activation::None, x_shape?)?;
     let has_byte_products = session.has_byte_products();
     let ByteCosts { dense, depthwise } = if has_byte_products { OF_BYTES } else { OF_PAIRS };
-    // Others multiply values of 16 bits here.
-    let own = if has_byte_products && !layer.is_centred() { 1.0 } else { dense[0] };
+    // Four bytes at a time are multiplied only if the zero point of W is the middle.
+    let are_pairs = has_byte_products && !layer.is_centred();
+    let own = if are_pairs { 1.0 } else { dense[0] };
     let costs = match () {
-        () if is_dynamic => [own, own * DYNAMIC_OF_ONNXRUNTIME],
         // onnxruntime computes it in floats.
         () if layer.op != "Conv" => [own, 1.0],
-        () if layer.is_centred() && layer.is_depthwise() => depthwise,
+        () if layer.is_depthwise() && !are_pairs => depthwise,
+        () if is_dynamic && has_byte_products => [own, own * DYNAMIC_OF_ONNXRUNTIME],
         () => [own, dense[1]],
     };
     Some(costs.map(|cost| floats * cost))

@@ -291,15 +291,15 @@ fn for_each_pair<'a, X: Copy + 'a, Y>(
         || {
             // In registers: bytes that are written may be anything else, for what the compiler knows.
             let compute = of;
-            if of_other > 1 && copies > 1 {
+            if copies > 1 {
                 let (channels, mut first, mut y) = (y.channels, y.first, y.elements);
                 while !y.is_empty() {
                     let pixels = (y.len() / channels).min(of_other - first % of_other);
                     let mut copied = [x.elements[0]; COPIED];
+                    let copied = &mut copied[..copies * channels];
                     copied
                         .chunks_exact_mut(channels)
                         .for_each(|copy| copy.copy_from_slice(other.get(first / of_other)));
-                    let copied = &copied[..copies * channels];
                     let x = x.elements[first * channels..].chunks(copied.len());
                     let of_pixel = y.split_off_mut(..pixels * channels).unwrap_or_default();
                     for (y, x) in of_pixel.chunks_mut(copied.len()).zip(x) {
@@ -554,7 +554,51 @@ fn reduced<T: Copy, const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use super::transpose;
+    use super::{COPIED, Part, Pixels, for_each_pair, look_up, transpose};
+
+    /// So many pixels of bytes, each with a gap behind it.
+    fn pixels(count: usize, channels: usize, gap: usize) -> Vec<u8> {
+        (0..count * (channels + gap)).map(|i| (i * 37 % 251) as u8).collect()
+    }
+
+    #[test]
+    fn tables_are_looked_up_for_pixels_with_and_without_gaps() {
+        let table = std::array::from_fn(|byte| 255 - byte as u8);
+        for (channels, gap, of_y) in [(3, 0, 2), (16, 5, 0), (40, 1, 1), (COPIED + 9, 2, 3), (7, 0, 0)] {
+            let (count, first) = (150, 11);
+            let (x, mut y) = (pixels(count, channels, gap), pixels(count - first, channels, of_y));
+            let before = y.clone();
+            let of_x = Pixels { elements: &x, step: channels + gap, channels };
+            look_up(of_x, &table, Part { elements: &mut y, step: channels + of_y, channels, first });
+            for (i, y) in y.iter().enumerate() {
+                let (pixel, c) = (i / (channels + of_y), i % (channels + of_y));
+                let looked_up = || 255 - x[(first + pixel) * (channels + gap) + c];
+                assert_eq!(*y, if c < channels { looked_up() } else { before[i] }, "{channels} channels, byte {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn pixels_that_many_read_are_the_same_for_all_of_them() {
+        for (channels, of_other, gap) in [(16, 30, 0), (3, 2, 0), (1, 7, 0), (16, 30, 4), (COPIED, 5, 0), (5, 1, 0)] {
+            let (count, first) = (4 * of_other, of_other / 2 + 1);
+            let (x, other) = (pixels(count, channels, gap), pixels(4, channels, 1));
+            let mut y = vec![0; (count - first) * channels];
+            let of = |elements, step| Pixels { elements, step, channels };
+            // A part that begins within an image.
+            for_each_pair(
+                (of(&x[..], channels + gap), of(&other[..], channels + 1), of_other),
+                Part { elements: &mut y[..], step: channels, channels, first },
+                |x: u8, other: u8| x.wrapping_mul(3).wrapping_add(other),
+            );
+            for (i, y) in y.iter().enumerate() {
+                let (pixel, c) = (first + i / channels, i % channels);
+                let x = x[pixel * (channels + gap) + c].wrapping_mul(3);
+                let expected = x.wrapping_add(other[pixel / of_other * (channels + 1) + c]);
+                assert_eq!(*y, expected, "{channels} channels, {of_other} pixels an image, byte {i}");
+            }
+        }
+    }
 
     #[test]
     fn matrices_of_bytes_are_transposed() {

@@ -65,6 +65,15 @@ crate::generic::dot::kernels! {
 pub(crate) unsafe fn look_up(table: &[u8; 256], p: *mut u8, (rows, len, ld): (usize, usize, usize)) {
     use core::arch::x86_64::*;
 
+    if rows == 1 && len >= 32 {
+        // One row is two halves, and perhaps a last byte.
+        let half = len / 2;
+        // SAFETY: the caller's promise.
+        return unsafe {
+            look_up(table, p, (2, half, half));
+            crate::generic::dot::look_up(table, p, 2 * half..len);
+        };
+    }
     for row in (0..rows).step_by(2) {
         // SAFETY: the caller's promise. The last row may be there twice, and then is written twice with the same bytes.
         unsafe {
