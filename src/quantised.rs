@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use bytemuck::Pod;
 use convoke_kernels::Isa;
 pub use convoke_kernels::dot::Byte;
-use convoke_kernels::dot::{self, Addend, Requantise, Unit};
+use convoke_kernels::dot::{self, AddedBytes, Requantise, Unit};
 use convoke_kernels::dot_kernels;
 
 use crate::conv::contract::IoStrides;
@@ -213,7 +213,7 @@ pub struct QuantisedRun<'a, 'y, X, Y> {
     weights: &'a QuantisedWeights,
     scaled: &'a Scaled<X, Y>,
     y: Target<'y, Y>,
-    residual: Option<Residual<'a>>,
+    residual: Option<ByteResidual<'a>>,
     /// Memory, and its size for error messages.
     workspace: Option<(&'a mut [Line], usize)>,
     threads: Threads<'a>,
@@ -312,7 +312,7 @@ impl<'a, X, Y: Byte + Quantised> QuantisedRun<'a, '_, X, Y> {
     /// ```
     pub fn residual(mut self, residual: &'a [Y], scale: f32, zero_point: Y) -> Self {
         let zero = Byte::value(zero_point);
-        self.residual = Some(Residual { bytes: bytemuck::cast_slice(residual), scale, zero });
+        self.residual = Some(ByteResidual { bytes: bytemuck::cast_slice(residual), scale, zero });
         self
     }
 
@@ -324,7 +324,7 @@ impl<'a, X, Y: Byte + Quantised> QuantisedRun<'a, '_, X, Y> {
 }
 
 /// A tensor of bytes that is added to Y.
-struct Residual<'a> {
+struct ByteResidual<'a> {
     /// Their bits.
     bytes: &'a [u8],
     scale: f32,
@@ -601,14 +601,14 @@ impl<X: Byte, W: Byte, Y: Quantised> QuantisedPlan<X, W, Y> {
         let (_, x_strides) = Sizes::OF_X.images(of, ("X", x.len()), distances.x)?;
         let (images, y_strides) = Sizes::OF_Y.images_of_output(of, &y, distances.y)?;
         let (mut added, mut residual_strides) = (None, y_strides);
-        if let Some(Residual { bytes, scale, zero }) = residual {
+        if let Some(ByteResidual { bytes, scale, zero }) = residual {
             (_, residual_strides) = Sizes::OF_Y.images(of, ("the residual", bytes.len()), distances.residual)?;
             check_scale(op, "the residual's scale", scale)?;
             let scale = scale / scaled.y_scale;
             if !scale.is_finite() {
                 bail!(InvalidInput, "{op}: the residual's scale over y_scale is {scale}");
             }
-            added = Some(Addend { values: bytes, ld: 0, step: 0, zero, scale });
+            added = Some(AddedBytes { values: bytes, ld: 0, step: 0, zero, scale });
         }
         let count = threads.count();
         if !(1..=self.threads).contains(&count) {

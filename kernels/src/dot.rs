@@ -130,7 +130,7 @@ impl DotKernels {
         assert!(rows == 1 || len <= ld, "rows of Y overlap");
         assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
         assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
-        if let Some(Addend { values, ld, step, zero, .. }) = residual {
+        if let Some(AddedBytes { values, ld, step, zero, .. }) = residual {
             assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point of the residual is no byte");
             assert!(end(rows, ld, end(len, step, 1)) <= values.len(), "the residual is too short");
         }
@@ -203,7 +203,7 @@ const MOST_SPLIT_LANES: usize = 4;
 
 /// A tensor of bytes of Y's type that is added to outputs: `(byte - zero) * scale`.
 #[derive(Debug, Clone, Copy)]
-pub struct Addend<'a> {
+pub struct AddedBytes<'a> {
     /// The bits of the bytes: those for column j of row i are at `i * ld + j * step`.
     pub values: &'a [u8],
     /// Elements from one row to the next.
@@ -230,7 +230,7 @@ pub struct Requantise<'a> {
     /// Whether each row is a channel. Otherwise each column is one.
     pub by_rows: bool,
     /// What is added to Y, if that is a byte.
-    pub residual: Option<Addend<'a>>,
+    pub residual: Option<AddedBytes<'a>>,
     /// Replaces each byte of Y by an entry: the one whose number has the byte's bits.
     pub table: Option<&'a [u8; 256]>,
 }
@@ -247,7 +247,7 @@ pub(crate) struct RequantiseArgs<'a, O> {
     pub(crate) add: *const i32,
     pub(crate) scale: *const f32,
     pub(crate) zero: i32,
-    pub(crate) residual: Option<Addend<'a>>,
+    pub(crate) residual: Option<AddedBytes<'a>>,
     pub(crate) y: *mut O,
     pub(crate) ld: usize,
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use convoke_kernels::dot::{
-    Addend, Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, look_up, pair,
+    AddedBytes, Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, look_up, pair,
 };
 use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps, dot_kernels};
 use half::f16;
@@ -251,7 +251,8 @@ fn check_requantised<O: Output + PartialEq>(
             let step = 1 + 2 * (rows % 2);
             let added_ld = len * step + 1;
             let bytes: Vec<u8> = (0..rows * added_ld).map(|_| numbers.below(256) as u8).collect();
-            let addend = residual.map(|(zero, scale, _)| Addend { values: &bytes, ld: added_ld, step, zero, scale });
+            let addend =
+                residual.map(|(zero, scale, _)| AddedBytes { values: &bytes, ld: added_ld, step, zero, scale });
             let requantise = Requantise { add: &add, scale: &scale, zero, by_rows, residual: addend, table };
             kernels.finish(&requantise, (&sums, sums_ld), (rows, len), (&mut Dest::from_slice(&mut y), ld));
             for (i, y) in y.iter().enumerate() {
@@ -309,7 +310,7 @@ fn slices_that_are_too_short_are_refused() {
     on_every_isa(|kernels| {
         let requantise =
             Requantise { add: &[0; 4], scale: &[1.0; 4], zero: 0, by_rows: false, residual: None, table: None };
-        let added = Addend { values: &[0; 8], ld: 5, step: 1, zero: 0, scale: 1.0 };
+        let added = AddedBytes { values: &[0; 8], ld: 5, step: 1, zero: 0, scale: 1.0 };
         let short = Requantise { residual: Some(added), ..requantise };
         let message =
             refusal(|| kernels.finish(&short, (&[0; 8], 4), (2, 4), (&mut Dest::from_slice(&mut [0_u8; 8]), 4)));

@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use pulp::bytemuck::cast_slice_mut;
 
-use crate::dot::{Addend, Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
+use crate::dot::{AddedBytes, Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
 use crate::simd::UnitSums;
 use crate::unit::Unit;
 
@@ -249,7 +249,7 @@ pub(crate) unsafe fn by_rows<O: Output>(args: &RequantiseArgs<'_, O>) {
 #[inline(always)]
 unsafe fn with_residual<O: Output>(
     args: &RequantiseArgs<'_, O>,
-    residual: &Addend<'_>,
+    residual: &AddedBytes<'_>,
     is_signed: bool,
     by_rows: bool,
 ) {

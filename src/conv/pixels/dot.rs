@@ -9,7 +9,7 @@
 use alloc::string::String;
 
 use convoke_kernels::dot::{
-    Addend, Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
+    AddedBytes, Byte, BytePixels, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
 };
 use convoke_kernels::{Dest, Isa, PixelInput, PixelKernel, transpose};
 
@@ -321,7 +321,7 @@ impl DotLayer {
             add: &io.requantise.add[of_set..][channels.clone()],
             scale: &io.requantise.scale[channels.clone()],
             by_rows,
-            residual: io.requantise.residual.map(|residual| Addend {
+            residual: io.requantise.residual.map(|residual| AddedBytes {
                 values: &residual.values[added..],
                 ld: added_ld,
                 step: added_step,
