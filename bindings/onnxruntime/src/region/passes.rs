@@ -285,7 +285,8 @@ fn for_each_pair<'a, X: Copy + 'a, Y>(
 ) {
     let are_rows = of_other > 1 || [x.step, other.step, y.step] != [y.channels; 3];
     // Copies of a pixel that many pixels read: vectors have more bytes than most pixels have channels.
-    let copies = if [x.step, y.step] == [y.channels; 2] { COPIED.checked_div(y.channels).unwrap_or(0) } else { 0 };
+    let is_dense = [x.step, y.step] == [y.channels; 2];
+    let copies = if is_dense { COPIED.checked_div(y.channels).unwrap_or(0).min(of_other) } else { 0 };
     Arch::new().dispatch(
         #[inline(always)]
         || {
