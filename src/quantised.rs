@@ -649,8 +649,9 @@ fn description(format: Option<&QuantisedFormat>) -> String {
 }
 
 impl QuantisedWeights {
-    /// The weights as bytes, for [`QuantisedPlan::load`] on a CPU with the same ISA and order of bytes, which also
-    /// [multiplies bytes](QuantisedPlan::has_byte_products) if this one does, by the same version of this form. Their length is a multiple of 64.
+    /// The weights as bytes, for [`QuantisedPlan::load`] by the same version of this form, on a CPU with the same ISA and
+    /// order of bytes, which also [multiplies bytes](QuantisedPlan::has_byte_products) if this one does. Their length is a
+    /// multiple of 64.
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).

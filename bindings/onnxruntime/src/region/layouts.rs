@@ -67,6 +67,7 @@ impl Choice {
         }
         let (outputs, dtype, shapes) = (Outputs::of(region)?, region.dtype()?, Shapes::of(region)?);
         let (mut layouts, mut estimates) = (Vec::new(), Some([CALL, 0.0]));
+        let has_byte_products = region.is_quantised() && session.has_byte_products();
         for unit in &region.units {
             let mut picked = [LAST; 2];
             if let Some(layer) = unit.layer() {
@@ -93,7 +94,8 @@ impl Choice {
                 _ => (&[][..], false),
             };
             for layer in layers {
-                let found = of_integers(session, (layer, is_dynamic), shapes.get(unit.inputs[0])?);
+                let kind = (is_dynamic, has_byte_products);
+                let found = of_integers(session, (layer, kind), shapes.get(unit.inputs[0])?);
                 estimates = match (estimates, found) {
                     (Some([here, apart]), Some([own, theirs])) => Some([here + own, apart + theirs]),
                     _ => None,
@@ -302,20 +304,19 @@ const OF_PAIRS: ByteCosts = ByteCosts { dense: [0.7, 0.52], depthwise: [1.6, 1.7
 /// The estimate of a convolution of bytes here, and of onnxruntime's nodes: it computes a ConvTranspose in floats.
 fn of_integers(
     session: &Session,
-    (layer, is_dynamic): (&Integers<'_>, bool),
+    (layer, (is_dynamic, has_byte_products)): (&Integers<'_>, (bool, bool)),
     x_shape: Option<&Vec<usize>>,
 ) -> Option<[f64; 2]> {
     let operator = layer.operator().ok()?.layouts(LAST, LAST);
     let floats = session.estimate(DType::F32, operator, Activation::None, x_shape?)?;
-    let has_byte_products = session.has_byte_products();
     let ByteCosts { dense, depthwise } = if has_byte_products { OF_BYTES } else { OF_PAIRS };
-    // Four bytes at a time are multiplied only if the zero point of W is the middle.
-    let are_pairs = has_byte_products && !layer.is_centred();
-    let own = if are_pairs { 1.0 } else { dense[0] };
+    // A CPU that multiplies bytes does so only if the zero point of W is the middle.
+    let is_refused = has_byte_products && !layer.is_centred();
+    let own = if is_refused { 1.0 } else { dense[0] };
     let costs = match () {
         // onnxruntime computes it in floats.
         () if layer.op != "Conv" => [own, 1.0],
-        () if layer.is_depthwise() && !are_pairs => depthwise,
+        () if layer.is_depthwise() && !is_refused => depthwise,
         () if is_dynamic && has_byte_products => [own, own * DYNAMIC_OF_ONNXRUNTIME],
         () => [own, dense[1]],
     };
