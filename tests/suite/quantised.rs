@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use convoke::{
-    Activation, Byte, Conv, ConvTranspose, ErrorKind, Isa, Layout, PackedWeights, Planner, Quantised, QuantisedPlan,
+    Activation, Byte, Conv, ConvTranspose, ErrorKind, Isa, Layout, Planner, Quantised, QuantisedPlan,
     QuantisedPlanCache, QuantisedRun, Scaled, Scales, Threads, Workspace, f16, reference,
 };
 use convoke_tools::data::channel_of;
@@ -585,7 +585,7 @@ fn saved_weights_that_are_damaged_or_foreign_are_refused() {
     let floats = planner.plan::<f32>(Conv::new([3, 8, 2]), &[1, 8, 5]).unwrap();
     let floats = floats.pack(&[1.0; 48], None).unwrap().to_bytes().unwrap();
     refused(&floats, ErrorKind::PackedMismatch, "Conv: the weights are not those of a plan");
-    let error = PackedWeights::<f32>::from_bytes(&saved).unwrap_err();
+    let error = convoke::PackedWeights::<f32>::from_bytes(&saved).unwrap_err();
     assert_eq!(error.to_string(), "packed weights: their layout cannot be read");
     // Values that are forged make results wrong, and nothing else.
     for fill in [0x7f, 0x80, 0xff] {
