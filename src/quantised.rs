@@ -368,11 +368,11 @@ impl Planner {
         if geometry.output_len() > 0 {
             let error = |reason: String| Error::new(crate::ErrorKind::Unavailable, alloc::format!("{name}: {reason}"));
             check_sizes(&geometry).map_err(error)?;
-            let shape = Shape::of(&geometry);
+            let (shape, is_unsigned) = (Shape::of(&geometry), X::all_unsigned(&[]).is_some());
             let kernels = [Unit::Bytes, Unit::Pairs].map(|unit| dot_kernels(isa, unit));
             let mut refusal = None;
             for kernels in kernels.into_iter().flatten() {
-                match DotLayer::new(&geometry, (machine, threads), kernels) {
+                match DotLayer::new((&geometry, is_unsigned), (machine, threads), kernels) {
                     Ok(layer) => {
                         let (weight_shape, group) = (geometry.weight_shape(), geometry.group);
                         let (phases, order) = (tap_phases(&geometry).collect(), layer.format());

@@ -1,9 +1,9 @@
 //! Convolution of bytes: what kernels multiply, descriptors, and the pass that requantises their sums.
 //!
-//! A kernel of [`pixel_gemm`](crate::PixelKernel) multiplies [units](Unit) of 32 bits, which hold values of neighbouring
-//! channels, and adds the products of a unit to one sum of 32 bits. One of [`pixel_dw`](DepthwisePixelKernel) multiplies
-//! units that hold neighbouring taps of a channel. All sums are exact as long as they fit, so that their order does not
-//! matter.
+//! A kernel of [`pixel_gemm`](crate::PixelKernel) multiplies [units](Unit) of 32 bits, which hold values that are
+//! neighbours in X, and adds the products of a unit to one sum of 32 bits. One of [`pixel_dw`](DepthwisePixelKernel)
+//! multiplies units that hold the channels of a small group, or neighbouring taps of a channel. All sums are exact as long as
+//! they fit, so that their order does not matter.
 
 use core::fmt;
 
@@ -79,20 +79,32 @@ impl DotKernels {
         }
     }
 
-    /// Makes units of the channels of pixels, which become `pixel` elements apart. Values of the last unit of a pixel that
-    /// there are not become zero.
+    /// Makes [values](Byte) of units of the channels of pixels, which become `pixel` bytes apart.
     ///
     /// # Panics
-    /// If X is too short, or units do not fit their pixels.
-    pub fn units_of_pixels<X: Byte>(&self, x: &BytePixels<'_, X>, zero: X, (to, pixel): (&mut [i32], usize)) {
-        assert!(pixel > 0 && x.channels.div_ceil(self.unit.values()) <= pixel, "the units do not fit a pixel");
-        assert!(to.len().is_multiple_of(pixel), "the units end within a pixel");
+    /// If X is too short, or values do not fit their pixels.
+    pub fn values_of_pixels<X: Byte>(&self, x: &BytePixels<'_, X>, zero: X, (to, pixel): (&mut [u8], usize)) {
+        let fits = x.channels.checked_mul(self.unit.value_bytes()).is_some_and(|len| len <= pixel);
+        assert!(pixel > 0 && fits, "the values do not fit a pixel");
+        assert!(to.len().is_multiple_of(pixel), "the values end within a pixel");
         if to.is_empty() {
             return;
         }
         assert!(end(to.len() / pixel, x.pixel, x.channels) <= x.x.len(), "X is too short");
         // SAFETY: the code is that of this CPU.
         unsafe { (X::fns(&self.passes.on_this_cpu()).pixels)(x, zero, to, pixel) };
+    }
+
+    /// Makes a unit of each group of `group` values, which follow one another in X. Values of a unit that there are not
+    /// become zero.
+    ///
+    /// # Panics
+    /// If X is too short, or a group has no channel or more than a unit.
+    pub fn units_of_groups<X: Byte>(&self, (x, group): (&[X], usize), zero: X, to: &mut [i32]) {
+        assert!((1..=self.unit.values()).contains(&group), "the groups are no units");
+        assert!(x.len() / group >= to.len(), "X is too short");
+        // SAFETY: the code is that of this CPU.
+        unsafe { (X::fns(&self.passes.on_this_cpu()).groups)((x, group), zero, to) };
     }
 
     /// Makes units of rows, the first of which is the first value of each unit. Rows that there are not have the zero
@@ -255,10 +267,11 @@ pub(crate) struct RequantiseArgs<'a, O> {
 /// A pass, with channels along columns and along rows.
 type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<'_, O>); 2];
 
-/// Passes that make units of bytes, from the channels of pixels and from rows.
+/// Passes that make values and units of bytes: of the channels of pixels, of groups, and of rows.
 #[derive(Clone, Copy)]
 pub(crate) struct UnitFns<X> {
-    pub(crate) pixels: unsafe fn(&BytePixels<'_, X>, X, &mut [i32], usize),
+    pub(crate) pixels: unsafe fn(&BytePixels<'_, X>, X, &mut [u8], usize),
+    pub(crate) groups: unsafe fn((&[X], usize), X, &mut [i32]),
     pub(crate) rows: unsafe fn(UnitRows<'_, X>, X, &mut [i32]),
 }
 
@@ -307,10 +320,14 @@ pub trait Byte: sealed::Bytes + Send + Sync + fmt::Debug + 'static {
     fn value(self) -> i32;
     /// The number plus the constant that makes all numbers of the type unsigned.
     fn unsigned(self) -> u8;
+    /// The same bytes, if they are unsigned.
+    fn all_unsigned(x: &[Self]) -> Option<&[u8]>
+    where
+        Self: Sized;
 }
 
 macro_rules! byte {
-    ($t:ident, $of:ident: centre $centre:literal, flip $flip:literal) => {
+    ($t:ident, $of:ident: centre $centre:literal, flip $flip:literal, |$x:ident| $unsigned:expr) => {
         impl sealed::Bytes for $t {
             #[expect(private_interfaces, reason = "sealed")]
             fn fns(code: &DotPasses) -> UnitFns<Self> {
@@ -330,11 +347,15 @@ macro_rules! byte {
             fn unsigned(self) -> u8 {
                 self as u8 ^ $flip
             }
+
+            fn all_unsigned($x: &[Self]) -> Option<&[u8]> {
+                $unsigned
+            }
         }
     };
 }
-byte!(u8, of_u8: centre 128, flip 0);
-byte!(i8, of_i8: centre 0, flip 0x80);
+byte!(u8, of_u8: centre 128, flip 0, |x| Some(x));
+byte!(i8, of_i8: centre 0, flip 0x80, |_x| None);
 
 /// A type of outputs: `u8`, `i8`, `i32`, `f32` or `f16`. The trait is sealed.
 pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}

@@ -95,33 +95,32 @@ impl<'a> PixelTaps<'a> {
     }
 }
 
-/// The operand X of a tile.
+/// The operand X of a tile: elements `T` of the kernel, or bytes for a kernel of units.
 #[derive(Debug, Clone, Copy)]
 pub struct PixelInput<'a, T> {
     /// The first channel of the block. A place is an index into it.
     pub x: &'a [T],
-    /// At least as many zeros as the block has channels.
+    /// At least as many zeros as a pixel of the block has elements.
     pub zeros: &'a [T],
-    /// Channels of the block, which are neighbours in a pixel, or units of them.
+    /// Channels of the block, which are neighbours in a pixel, or units of bytes.
     pub channels: usize,
     /// The places of the tile.
     pub taps: PixelTaps<'a>,
 }
 
 impl<T> PixelInput<'_, T> {
-    /// Asserts that kernels of `mr` pixels can read X. Returns the rows of weights that they read.
+    /// Asserts that kernels of `mr` pixels can read X, of which a channel or unit has `width` elements. Returns the rows of
+    /// weights that they read.
     ///
     /// # Panics
     /// If a slice is too short, or the table is for tiles of another size.
     #[inline(always)]
-    pub(crate) fn checked_rows(&self, mr: usize) -> usize {
+    fn checked_rows(&self, mr: usize, width: usize) -> usize {
         let Self { x, zeros, channels, taps } = *self;
+        let len = channels.saturating_mul(width);
         assert!(taps.pixels == mr, "the table is one of another number of pixels");
-        assert!(
-            taps.is_empty() || x.len() >= taps.furthest.saturating_add(channels),
-            "a pixel ends beyond the slice of X"
-        );
-        assert!(!taps.reads_zeros || zeros.len() >= channels, "too few zeros");
+        assert!(taps.is_empty() || x.len() >= taps.furthest.saturating_add(len), "a pixel ends beyond the slice of X");
+        assert!(!taps.reads_zeros || zeros.len() >= len, "too few zeros");
         if taps.is_empty() { 0 } else { taps.last.saturating_add(1).saturating_mul(channels) }
     }
 }
@@ -186,7 +185,8 @@ impl<T: Copy> PixelEpilogue<'_, T> {
 /// Memory: `entries` is readable for `taps * (1 + MR)` elements, and behind `step` elements for each further
 /// tile again. The tiles are read `repeats` times, X `shift` elements further on each time. For each tap, `w + number *
 /// channels * NR` is readable for `channels * NR` elements, and for each place below [`PixelTaps::ZEROS`]
-/// `x + place` for `channels`. If there are other places, `zeros` is readable for `channels`. `tile` is
+/// `x + place` for `channels`, at any alignment. If there are other places, `zeros` is readable for `channels`. Places and
+/// `shift` count elements, or bytes if these are units. `tile` is
 /// readable and writable for `MR * NR` elements, or for those of all tiles if it keeps their sums. `store` is
 /// valid as its parts state.
 pub(crate) struct PixelArgs<T> {
@@ -249,24 +249,14 @@ impl<T: Copy> PixelKernel<T> {
         Self { code: self.code.of(unit), ..self }
     }
 
-    /// Computes `tile = [tile +] X * W` over one block of channels, and keeps it in `tile` as `[MR][NR]`.
-    ///
-    /// `w` is a packed panel, `[taps][channels][NR]`.
-    ///
-    /// # Panics
-    /// If a slice is too short.
-    pub fn partial(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool) {
-        self.call(x, w, tile, accumulate, PixelOutput::Tiles);
-    }
-
     // A call of its own would cost as much as a step of a few k.
     #[inline(always)]
-    fn call(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
-        let rows = x.checked_rows(self.mr);
+    fn call<X>(&self, x: &PixelInput<'_, X>, w: &[T], tile: &mut [T], accumulate: bool, store: PixelOutput<T>) {
+        let rows = x.checked_rows(self.mr, const { size_of::<T>() / size_of::<X>() });
         assert!(w.len() >= rows.saturating_mul(self.nr()), "the panel of W is too short");
         let PixelInput { x, zeros, channels, taps } = *x;
         let (count, entries, tile_len) = (taps.len(), taps.entries.as_ptr(), tile.len());
-        let (x, zeros, w, tile) = (x.as_ptr(), zeros.as_ptr(), w.as_ptr(), tile.as_mut_ptr());
+        let (x, zeros, w, tile) = (x.as_ptr().cast(), zeros.as_ptr().cast(), w.as_ptr(), tile.as_mut_ptr());
         let args = PixelArgs {
             tiles: taps.tiles,
             repeats: taps.repeats,
@@ -291,7 +281,30 @@ impl<T: Copy> PixelKernel<T> {
     }
 }
 
+impl PixelKernel<i32> {
+    /// Computes `tile = [tile +] X * W` over one block of units, and keeps it in `tile` as `[MR][NR]`. Units of X begin with
+    /// any byte.
+    ///
+    /// `w` is a packed panel, `[taps][units][NR]`.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn sums(&self, x: &PixelInput<'_, u8>, w: &[i32], tile: &mut [i32], accumulate: bool) {
+        self.call(x, w, tile, accumulate, PixelOutput::Tiles);
+    }
+}
+
 impl<T: Real> PixelKernel<T> {
+    /// Computes `tile = [tile +] X * W` over one block of channels, and keeps it in `tile` as `[MR][NR]`.
+    ///
+    /// `w` is a packed panel, `[taps][channels][NR]`.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn partial(&self, x: &PixelInput<'_, T>, w: &[T], tile: &mut [T], accumulate: bool) {
+        self.call(x, w, tile, accumulate, PixelOutput::Tiles);
+    }
+
     /// Computes the sums of [`partial`](Self::partial) over the last block of channels, and finishes them:
     /// the first `channels` channels of pixel i go, `activation(sum + bias + residual)`, to `y[i * ld..]`.
     ///

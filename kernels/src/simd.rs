@@ -69,7 +69,7 @@ pub(crate) trait Accumulator: Copy {
     /// Memory: `p` is writable for `LANES` elements.
     unsafe fn store(self, p: *mut Self::Elem);
 
-    /// Loads the first `min(n, SCALARS)` scalars from `p`.
+    /// Loads the first `min(n, SCALARS)` scalars from `p`, at any alignment.
     ///
     /// # Safety
     /// Memory: `n > 0`, and `p` is readable for that many elements; nothing else is
@@ -114,13 +114,34 @@ pub(crate) trait UnitSums: Accumulator<Elem = i32> {
     /// Whether [`store_bytes`](Self::store_bytes) may be called. Elsewhere it panics.
     const PACKS: bool = false;
 
-    /// Stores a byte for each lane of four vectors at each `y`: `sum * scale`, rounded to the nearest integer, or to the
-    /// even one of two, plus `zero`, saturated.
+    /// Stores a byte for each of the first `n` lanes of four vectors at each `y`: `sum * scale`, rounded to the nearest
+    /// integer, or to the even one of two, plus `zero`, saturated. `n` is `LANES` if `WHOLE`, as it is on ISAs without masks.
     ///
     /// # Safety
-    /// Memory: `scale` is readable, and each `y` writable, for `LANES` elements.
-    unsafe fn store_bytes<const SIGNED: bool>(_: [Self; 4], _scale: *const f32, _zero: i32, _y: [*mut u8; 4]) {
+    /// Memory: `scale` is readable, and each `y` writable, for `n` elements.
+    unsafe fn store_bytes<const SIGNED: bool, const WHOLE: bool>(
+        _: [Self; 4],
+        _scale: *const f32,
+        _zero: i32,
+        (_y, _n): ([*mut u8; 4], usize),
+    ) {
         unimplemented!("no instructions that saturate");
+    }
+
+    /// Whether [`interleave`](Self::interleave) may be called. Elsewhere it panics.
+    const INTERLEAVES: bool = false;
+
+    /// Units whose values are the bytes of four rows, for `4 * LANES` bytes of each.
+    ///
+    /// # Safety
+    /// Memory: each row is readable for so many bytes.
+    unsafe fn interleave(_: [*const u8; 4]) -> [Self; 4] {
+        unimplemented!("no units of bytes");
+    }
+
+    /// The bits that differ.
+    fn xor(self, _: Self) -> Self {
+        unimplemented!("no units of bytes");
     }
 }
 
@@ -365,7 +386,7 @@ macro_rules! broadcast_scalars {
         #[inline(always)]
         unsafe fn load_scalars(p: *const Self::Elem, _: usize) -> Self {
             // SAFETY: the caller's promise of the ISA, and of at least one element.
-            unsafe { Self::splat(*p) }
+            unsafe { Self::splat(p.read_unaligned()) }
         }
 
         #[inline(always)]

@@ -20,6 +20,12 @@ impl Unit {
             Self::Bytes => 4,
         }
     }
+
+    /// Bytes of a value.
+    #[must_use]
+    pub const fn value_bytes(self) -> usize {
+        size_of::<i32>() / self.values()
+    }
 }
 
 impl fmt::Display for Unit {

@@ -72,14 +72,18 @@ fn tiles_are_sums_of_products() {
         let (unit, numbers) = (kernels.unit(), &mut Numbers(7));
         for (kernel, units) in kernels.widths().flatten().flat_map(|kernel| UNITS.map(|units| (kernel, units))) {
             let (mr, nr) = (kernel.mr(), kernel.nr());
-            let x = operands(numbers, unit, PLACES * units);
+            // Units begin with any byte of X.
+            let gap = 3;
+            let x_pixel = units * size_of::<i32>() + gap;
+            let x: Vec<Vec<i32>> = (0..PLACES).map(|_| operands(numbers, unit, units)).collect();
+            let bytes: Vec<u8> = x.iter().flat_map(|x| in_memory(unit, x).into_iter().chain([77; 3])).collect();
             let w = operands(numbers, unit, TAPS * units * nr);
             let zeros = operands(numbers, unit, units);
             let table: Vec<u32> = (0..TILES * TAPS)
                 .flat_map(|tap| {
                     let mut place = || match numbers.below(4) {
                         0 => PixelTaps::ZEROS,
-                        _ => (numbers.below(PLACES as u64) as usize * units) as u32,
+                        _ => (numbers.below(PLACES as u64) as usize * x_pixel) as u32,
                     };
                     let places: Vec<u32> = (0..mr).map(|_| place()).collect();
                     [(tap % TAPS) as u32].into_iter().chain(places)
@@ -92,14 +96,15 @@ fn tiles_are_sums_of_products() {
             for accumulate in [false, true] {
                 tile.copy_from_slice(&before);
                 let taps = PixelTaps::new(&table, TILES, mr);
-                let input = PixelInput { x: &x, zeros: &zeros, channels: units, taps };
-                kernel.partial(&input, &arranged, &mut tile, accumulate);
+                let zero_bytes = in_memory(unit, &zeros);
+                let input = PixelInput { x: &bytes, zeros: &zero_bytes, channels: units, taps };
+                kernel.sums(&input, &arranged, &mut tile, accumulate);
                 for (i, sum) in tile.iter().enumerate() {
                     let (pixel, n) = (i / nr, i % nr);
                     let mut expected = if accumulate { i64::from(before[i]) } else { 0 };
                     for tap in table.chunks(1 + mr).skip(pixel / mr * TAPS).take(TAPS) {
                         let place = tap[1 + pixel % mr];
-                        let x = if place < PixelTaps::ZEROS { &x[place as usize..][..units] } else { &zeros };
+                        let x = if place < PixelTaps::ZEROS { &x[place as usize / x_pixel] } else { &zeros };
                         let w = |k: usize| w[(tap[0] as usize * units + k) * nr + n];
                         expected += x.iter().enumerate().map(|(k, x)| products(unit, *x, w(k))).sum::<i64>();
                     }
@@ -108,6 +113,18 @@ fn tiles_are_sums_of_products() {
             }
         }
     });
+}
+
+/// The values of units, as X has them.
+fn in_memory(unit: Unit, units: &[i32]) -> Vec<u8> {
+    let of_unit = |unit_bits: &i32| match unit {
+        Unit::Bytes => unit_bits.to_le_bytes(),
+        Unit::Pairs => {
+            let [a, b] = [*unit_bits as i16, (unit_bits >> 16) as i16].map(i16::to_ne_bytes);
+            [a[0], a[1], b[0], b[1]]
+        }
+    };
+    units.iter().flat_map(of_unit).collect()
 }
 
 /// Sums of earlier blocks.
@@ -177,39 +194,47 @@ fn check_units<X: Byte>(of: impl Fn(u64) -> X) {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(9);
         let unit = kernels.unit();
+        let zero = of(numbers.below(256));
+        let unit_of = |values: &dyn Fn(usize) -> Option<X>, missing: u8| match unit {
+            Unit::Pairs => pair([0, 1].map(|i| values(i).map_or(0, |x| x.value() - zero.value()))),
+            Unit::Bytes => four([0, 1, 2, 3].map(|i| values(i).map_or(missing, X::unsigned))),
+        };
         for channels in [1_usize, 2, 3, 4, 5, 6, 7, 8, 9, 40] {
-            let (pixels, of_unit, zero) = (37, unit.values(), of(numbers.below(256)));
-            let count = channels.div_ceil(of_unit);
+            let (pixels, of_unit) = (37, unit.values());
+            let len = channels * unit.value_bytes();
             for (gap, room) in [(0, 0), (3, 2)] {
-                let (x_pixel, pixel) = (channels + gap, count + room);
+                let (x_pixel, pixel) = (channels + gap, len + room);
                 let x: Vec<X> = (0..pixels * x_pixel).map(|_| of(numbers.below(256))).collect();
-                let value = |p: usize, c: usize| (c < channels).then(|| x[p * x_pixel + c]);
-                // Bytes that there are not are zero, or the zero point if they are a row's.
-                let expected = |p: usize, u: usize, missing: u8| {
-                    let values = |i: usize| value(p, u * of_unit + i).map_or(0, |x| x.value() - zero.value());
-                    let bytes = |i: usize| value(p, u * of_unit + i).map_or(missing, X::unsigned);
-                    match unit {
-                        Unit::Pairs => pair([values(0), values(1)]),
-                        Unit::Bytes => four([0, 1, 2, 3].map(bytes)),
-                    }
-                };
                 let mut to = vec![77; pixels * pixel];
                 let input = BytePixels { x: &x, pixel: x_pixel, channels };
-                kernels.units_of_pixels(&input, zero, (&mut to, pixel));
+                kernels.values_of_pixels(&input, zero, (&mut to, pixel));
                 for (p, to) in to.chunks(pixel).enumerate() {
-                    let units: Vec<i32> = (0..count).map(|u| expected(p, u, 0)).collect();
-                    assert_eq!(to[..count], units, "{kernels:?}, {unit}, {channels} channels, pixel {p}");
-                    assert!(to[count..].iter().all(|unit| *unit == 77), "{kernels:?}: the gap stays");
+                    let values = x[p * x_pixel..][..channels].iter().flat_map(|x| match unit {
+                        Unit::Pairs => ((x.value() - zero.value()) as i16).to_ne_bytes().to_vec(),
+                        Unit::Bytes => vec![x.unsigned()],
+                    });
+                    assert_eq!(to[..len], values.collect::<Vec<u8>>(), "{kernels:?}, {channels} channels, pixel {p}");
+                    assert!(to[len..].iter().all(|byte| *byte == 77), "{kernels:?}: the gap stays");
                 }
                 let rows: Vec<Vec<X>> =
                     (0..channels).map(|c| (0..pixels).map(|p| x[p * x_pixel + c]).collect()).collect();
-                for u in 0..count {
+                for u in 0..channels.div_ceil(of_unit) {
                     let mut to = vec![77; pixels];
                     let row = |i: usize| rows.get(u * of_unit + i).filter(|_| i < of_unit).map(|row| &row[..]);
                     kernels.units_of_rows([0, 1, 2, 3].map(row), zero, &mut to);
-                    let units: Vec<i32> = (0..pixels).map(|p| expected(p, u, zero.unsigned())).collect();
+                    let value = |p: usize, i: usize| row(i).map(|row| row[p]);
+                    // A row that there is not has the zero point.
+                    let units: Vec<i32> = (0..pixels).map(|p| unit_of(&|i| value(p, i), zero.unsigned())).collect();
                     assert_eq!(to, units, "{kernels:?}, {unit}, {channels} channels, rows of unit {u}");
                 }
+            }
+            if channels <= of_unit {
+                let x: Vec<X> = (0..pixels * channels).map(|_| of(numbers.below(256))).collect();
+                let mut to = vec![77; pixels];
+                kernels.units_of_groups((&x, channels), zero, &mut to);
+                let value = |g: usize, i: usize| (i < channels).then(|| x[g * channels + i]);
+                let units: Vec<i32> = (0..pixels).map(|g| unit_of(&|i| value(g, i), 0)).collect();
+                assert_eq!(to, units, "{kernels:?}, {unit}, groups of {channels}");
             }
         }
     });
@@ -326,16 +351,23 @@ fn slices_that_are_too_short_are_refused() {
         assert_eq!(finish(8, 7, (2, 4), 4), "the destination is too short");
         assert_eq!(finish(8, 8, (2, 4), 3), "rows of Y overlap");
         assert_eq!(finish(9, 9, (1, 5), 5), "too few channels");
-        let pixels = |x: usize, pixel: usize, channels: usize, (units, ld): (usize, usize)| {
-            let (x, mut to) = (vec![0_u8; x], vec![0; units]);
+        let width = kernels.unit().value_bytes();
+        let pixels = |x: usize, pixel: usize, channels: usize, (bytes, ld): (usize, usize)| {
+            let (x, mut to) = (vec![0_u8; x], vec![0; bytes]);
             refusal(|| {
                 let x = BytePixels { x: &x, pixel, channels };
-                kernels.units_of_pixels(&x, 0, (&mut to, ld));
+                kernels.values_of_pixels(&x, 0, (&mut to, ld));
             })
         };
-        assert_eq!(pixels(11, 4, 4, (3 * 4, 4)), "X is too short");
-        assert_eq!(pixels(100, 4, 4, (9, 4)), "the units end within a pixel");
-        assert_eq!(pixels(100, 9, 9, (4, 2)), "the units do not fit a pixel");
-        assert_eq!(pixels(100, 9, 0, (6, 0)), "the units do not fit a pixel");
+        assert_eq!(pixels(11, 4, 4, (3 * 8, 8)), "X is too short");
+        assert_eq!(pixels(100, 4, 4, (18, 8)), "the values end within a pixel");
+        assert_eq!(pixels(100, 9, 9, (8 * width, 8 * width)), "the values do not fit a pixel");
+        assert_eq!(pixels(100, 9, 0, (6, 0)), "the values do not fit a pixel");
+        let groups = |x: usize, group: usize, units: usize| {
+            refusal(|| kernels.units_of_groups((&vec![0_u8; x], group), 0, &mut vec![0; units]))
+        };
+        assert_eq!(groups(100, 0, 1), "the groups are no units");
+        assert_eq!(groups(100, kernels.unit().values() + 1, 1), "the groups are no units");
+        assert_eq!(groups(7, 2, 4), "X is too short");
     });
 }

@@ -92,9 +92,13 @@ pub fn pixel<T: Real>(kernel: &PixelKernel<T>, duration: Duration) -> f64 {
 
 /// Billions of operations of one kernel for units a second, likewise, as if each unit were one value.
 fn units(kernel: &PixelKernel<i32>, duration: Duration) -> f64 {
-    let mut random = Random::new(0);
-    let mut operands = OnePixelTap::of(kernel, |len| (0..len).map(|_| random.bits() as i32).collect());
-    rate(operands.flops(), duration, || operands.call(kernel))
+    let numbers = |len: usize| {
+        let mut random = Random::new(0);
+        (0..len).map(move |_| random.bits())
+    };
+    let bytes = |len| numbers(len).map(|bits| bits as u8).collect();
+    let mut operands = OnePixelTap::of(kernel, bytes, |len| numbers(len).map(|bits| bits as i32).collect());
+    rate(operands.flops(), duration, || operands.call_units(kernel))
 }
 
 /// GFLOP/s of one depthwise kernel for channels that are neighbours, from the L1 cache: a 5x5 kernel.
@@ -160,8 +164,8 @@ impl<T: Real> GemmOperands<T> {
 
 /// Operands of a kernel for pixels anywhere in X that fit the L1 cache together: one tap of many channels.
 #[derive(Debug)]
-pub struct OnePixelTap<T> {
-    x: Vec<T>,
+pub struct OnePixelTap<T, X = T> {
+    x: Vec<X>,
     w: Vec<T>,
     /// The number of the tap, and the pixels' places.
     table: Vec<u32>,
@@ -173,19 +177,20 @@ impl<T: Real> OnePixelTap<T> {
     /// Operands for a kernel.
     #[must_use]
     pub fn new(kernel: &PixelKernel<T>) -> Self {
-        Self::of(kernel, values)
+        Self::of(kernel, values, values)
     }
 }
 
-impl<T: Copy> OnePixelTap<T> {
+impl<T: Copy, X> OnePixelTap<T, X> {
     /// Operands of such values. Pixels of a tile follow one another.
-    fn of(kernel: &PixelKernel<T>, mut values: impl FnMut(usize) -> Vec<T>) -> Self {
+    fn of(kernel: &PixelKernel<T>, x: impl FnOnce(usize) -> Vec<X>, mut values: impl FnMut(usize) -> Vec<T>) -> Self {
         let (mr, nr) = (kernel.mr(), kernel.nr());
         let channels = STREAMED_BYTES / ((mr + nr) * size_of::<T>());
+        let pixel = channels * size_of::<T>() / size_of::<X>();
         Self {
-            x: values(mr * channels),
+            x: x(mr * pixel),
             w: values(channels * nr),
-            table: [0].into_iter().chain((0..mr).map(|i| (i * channels) as u32)).collect(),
+            table: [0].into_iter().chain((0..mr).map(|i| (i * pixel) as u32)).collect(),
             tile: values(mr * nr),
             channels,
         }
@@ -197,11 +202,25 @@ impl<T: Copy> OnePixelTap<T> {
         2 * self.channels * self.tile.len()
     }
 
+    /// X, the weights and the tile of a call.
+    fn call_of(&mut self, kernel: &PixelKernel<T>) -> (PixelInput<'_, X>, &[T], &mut [T]) {
+        let taps = PixelTaps::new(&self.table, 1, kernel.mr());
+        (PixelInput { x: &self.x, zeros: &[], channels: self.channels, taps }, &self.w, &mut self.tile)
+    }
+}
+
+impl<T: Real> OnePixelTap<T> {
     /// Calls the kernel that the operands are for.
     pub fn call(&mut self, kernel: &PixelKernel<T>) {
-        let taps = PixelTaps::new(&self.table, 1, kernel.mr());
-        let x = PixelInput { x: &self.x, zeros: &[], channels: self.channels, taps };
-        kernel.partial(&x, &self.w, &mut self.tile, false);
+        let (x, w, tile) = self.call_of(kernel);
+        kernel.partial(&x, w, tile, false);
+    }
+}
+
+impl OnePixelTap<i32, u8> {
+    fn call_units(&mut self, kernel: &PixelKernel<i32>) {
+        let (x, w, tile) = self.call_of(kernel);
+        kernel.sums(&x, w, tile, false);
     }
 }
 

@@ -7,77 +7,68 @@ use core::ops::Range;
 
 use pulp::bytemuck::cast_slice_mut;
 
-use crate::dot::{AddedBytes, Byte, BytePixels, Output, RequantiseArgs, UnitRows, four, pair};
+use crate::dot::{AddedBytes, Byte, BytePixels, Output, RequantiseArgs, UnitRows, four};
 use crate::simd::UnitSums;
 use crate::unit::Unit;
 
-/// As [`DotKernels::units_of_pixels`].
+/// As [`DotKernels::values_of_pixels`].
 #[inline(always)]
-pub(crate) fn units_of_pixels<X: Byte>(
+pub(crate) fn values_of_pixels<X: Byte>(
     unit: Unit,
     &BytePixels { x, pixel: x_pixel, channels }: &BytePixels<'_, X>,
     zero: X,
-    (to, pixel): (&mut [i32], usize),
+    (to, pixel): (&mut [u8], usize),
 ) {
+    let len = channels * unit.value_bytes();
     // Pixels without a gap are like one.
-    if x_pixel == channels && channels.is_multiple_of(unit.values()) && channels / unit.values() == pixel {
-        return units_of_channels(unit, &x[..to.len() * unit.values()], zero, to);
+    if x_pixel == channels && pixel == len {
+        return values_of(unit, &x[..to.len() / unit.value_bytes()], zero, to);
     }
-    match channels {
-        1 => units_of_few::<X, 1>(unit, (x, x_pixel), zero, (to, pixel)),
-        2 => units_of_few::<X, 2>(unit, (x, x_pixel), zero, (to, pixel)),
-        3 => units_of_few::<X, 3>(unit, (x, x_pixel), zero, (to, pixel)),
-        4 => units_of_few::<X, 4>(unit, (x, x_pixel), zero, (to, pixel)),
-        5 => units_of_few::<X, 5>(unit, (x, x_pixel), zero, (to, pixel)),
-        6 => units_of_few::<X, 6>(unit, (x, x_pixel), zero, (to, pixel)),
-        7 => units_of_few::<X, 7>(unit, (x, x_pixel), zero, (to, pixel)),
-        8 => units_of_few::<X, 8>(unit, (x, x_pixel), zero, (to, pixel)),
-        _ => {
-            let count = channels.div_ceil(unit.values());
-            for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
-                units_of_channels(unit, &x[i * x_pixel..][..channels], zero, &mut to[..count]);
+    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+        values_of(unit, &x[i * x_pixel..][..channels], zero, &mut to[..len]);
+    }
+}
+
+/// Makes values of bytes.
+#[inline(always)]
+fn values_of<X: Byte>(unit: Unit, x: &[X], zero: X, to: &mut [u8]) {
+    match unit {
+        Unit::Pairs => {
+            let zero = zero.value();
+            for (to, x) in to.as_chunks_mut().0.iter_mut().zip(x) {
+                *to = ((x.value() - zero) as i16).to_ne_bytes();
+            }
+        }
+        Unit::Bytes => {
+            for (to, x) in to.iter_mut().zip(x) {
+                *to = x.unsigned();
             }
         }
     }
 }
 
-/// Makes units of pixels of `C` channels.
+/// As [`DotKernels::units_of_groups`].
 #[inline(always)]
-fn units_of_few<X: Byte, const C: usize>(
-    unit: Unit,
-    (x, x_pixel): (&[X], usize),
-    zero: X,
-    (to, pixel): (&mut [i32], usize),
-) {
-    let count = C.div_ceil(unit.values());
-    // The compiler makes vectors of several pixels, if it knows how far apart they are.
-    match (x_pixel, pixel) == (C, count) {
-        true => units_of_arrays::<X, C>(unit, (x, C), zero, (to, count)),
-        false => units_of_arrays::<X, C>(unit, (x, x_pixel), zero, (to, pixel)),
+pub(crate) fn units_of_groups<X: Byte>(unit: Unit, (x, group): (&[X], usize), zero: X, to: &mut [i32]) {
+    match group {
+        1 => units_of_arrays::<X, 1>(unit, x, zero, to),
+        2 => units_of_arrays::<X, 2>(unit, x, zero, to),
+        3 => units_of_arrays::<X, 3>(unit, x, zero, to),
+        _ => units_of_arrays::<X, 4>(unit, x, zero, to),
     }
 }
 
-/// As [`units_of_few`], by a loop over pixels.
+/// Makes a unit of each array of `C` values.
 #[inline(always)]
-fn units_of_arrays<X: Byte, const C: usize>(
-    unit: Unit,
-    (x, x_pixel): (&[X], usize),
-    zero: X,
-    (to, pixel): (&mut [i32], usize),
-) {
-    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
-        let (x, mut units) = (&x[i * x_pixel..][..C], [0; FEW_CHANNELS]);
-        for c in 0..C {
-            units[c / unit.values()] |= share(unit, x[c], zero, c % unit.values());
+fn units_of_arrays<X: Byte, const C: usize>(unit: Unit, x: &[X], zero: X, to: &mut [i32]) {
+    for (to, x) in to.iter_mut().zip(x.as_chunks::<C>().0) {
+        let mut bits = 0;
+        for i in 0..C {
+            bits |= share(unit, x[i], zero, i);
         }
-        for u in 0..C.div_ceil(unit.values()) {
-            to[u] = units[u];
-        }
+        *to = bits;
     }
 }
-
-/// Channels of [`units_of_few`], at most.
-const FEW_CHANNELS: usize = 8;
 
 /// The bits of value `i` of a unit.
 #[inline(always)]
@@ -85,31 +76,6 @@ fn share<X: Byte>(unit: Unit, x: X, zero: X, i: usize) -> i32 {
     match unit {
         Unit::Pairs => ((x.value() - zero.value()) & 0xffff) << (16 * i),
         Unit::Bytes => i32::from(x.unsigned()) << (8 * i),
-    }
-}
-
-/// Makes units of neighbouring channels.
-#[inline(always)]
-fn units_of_channels<X: Byte>(unit: Unit, x: &[X], zero: X, to: &mut [i32]) {
-    match unit {
-        Unit::Pairs => {
-            let (pairs, rest) = x.as_chunks();
-            pairs_of(pairs.iter().copied(), zero, to);
-            if let ([last], Some(to)) = (rest, to.last_mut()) {
-                *to = pair([last.value() - zero.value(), 0]);
-            }
-        }
-        Unit::Bytes => {
-            let (fours, rest) = x.as_chunks();
-            for (to, bytes) in to.iter_mut().zip(fours) {
-                *to = four(bytes.map(X::unsigned));
-            }
-            if let (false, Some(to)) = (rest.is_empty(), to.last_mut()) {
-                let mut bytes = [0; 4];
-                bytes.iter_mut().zip(rest).for_each(|(to, x)| *to = x.unsigned());
-                *to = four(bytes);
-            }
-        }
     }
 }
 
@@ -127,11 +93,18 @@ fn pairs_of<X: Byte>(x: impl Iterator<Item = [X; 2]>, zero: X, to: &mut [i32]) {
 }
 
 /// As [`DotKernels::units_of_rows`].
+///
+/// # Safety
+/// CPU: the ISA of `V`, whose units are `unit`. Memory: rows have as many elements as there are units.
 #[inline(always)]
-pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
+pub(crate) unsafe fn units_of_rows<V: UnitSums, X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
     match (unit, rows) {
         (Unit::Pairs, [Some(low), Some(high), ..]) => {
             pairs_of(low.iter().zip(high).map(|(low, high)| [*low, *high]), zero, to);
+        }
+        (Unit::Bytes, [Some(a), Some(b), Some(c), Some(d)]) if V::INTERLEAVES && to.len() >= 4 * V::LANES => {
+            // SAFETY: the caller's promise. The last block overlaps the one before it.
+            unsafe { interleaved::<V>([a, b, c, d].map(|row| row.as_ptr().cast()), flipped(zero), to) };
         }
         (Unit::Bytes, [Some(a), Some(b), Some(c), Some(d)]) => {
             for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
@@ -150,6 +123,32 @@ pub(crate) fn units_of_rows<X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X,
     }
 }
 
+/// The bits that differ in bytes of `X` and in those without sign.
+#[inline(always)]
+fn flipped<X: Byte>(x: X) -> i32 {
+    four([x.unsigned() ^ x.value() as u8; 4])
+}
+
+/// Makes units of four rows of bytes, of which some bits are flipped.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: rows are readable for as many bytes as there are units, which fill four vectors.
+#[inline(always)]
+unsafe fn interleaved<V: UnitSums>(rows: [*const u8; 4], flipped: i32, to: &mut [i32]) {
+    let mut done = 0;
+    while done < to.len() {
+        let at = done.min(to.len() - 4 * V::LANES);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let units = V::interleave([rows[0].add(at), rows[1].add(at), rows[2].add(at), rows[3].add(at)]);
+            for i in 0..4 {
+                units[i].xor(V::splat(flipped)).store(to.as_mut_ptr().add(at + i * V::LANES));
+            }
+        }
+        done += 4 * V::LANES;
+    }
+}
+
 /// Finishes rows of sums whose columns are channels.
 ///
 /// # Safety
@@ -162,8 +161,10 @@ pub(crate) unsafe fn by_columns<V: UnitSums, O: Output>(args: &RequantiseArgs<'_
             return with_residual(args, residual, is_signed, false);
         }
         match O::BYTE {
-            Some(true) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, true>(args),
-            Some(false) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, false>(args),
+            Some(true) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, true, true>(args),
+            Some(false) if V::PACKS && args.len >= V::LANES => in_vectors::<V, O, false, true>(args),
+            Some(true) if V::PACKS && V::MASKS => in_vectors::<V, O, true, false>(args),
+            Some(false) if V::PACKS && V::MASKS => in_vectors::<V, O, false, false>(args),
             _ if args.len >= 16 => in_blocks::<O, 16>(args),
             _ if args.len >= 8 => in_blocks::<O, 8>(args),
             _ => in_blocks::<O, 1>(args),
@@ -172,27 +173,39 @@ pub(crate) unsafe fn by_columns<V: UnitSums, O: Output>(args: &RequantiseArgs<'_
 }
 
 /// As [`by_columns`], for a vector of channels of four rows at a time. The last vector overlaps the one before it, and the
-/// last row may be there several times.
+/// last row may be there several times. Unless `WHOLE`, there are fewer channels than a vector has.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`RequantiseArgs`] states. There is a row, and a vector of channels. `O` is a byte.
+/// CPU: the ISA of `V`, which has masked loads unless `WHOLE`. Memory: as [`RequantiseArgs`] states. There is a row. `O` is a
+/// byte.
 #[inline(always)]
-unsafe fn in_vectors<V: UnitSums, O: Output, const SIGNED: bool>(args: &RequantiseArgs<'_, O>) {
-    for j in (0..args.len).step_by(V::LANES).map(|j| j.min(args.len - V::LANES)) {
+unsafe fn in_vectors<V: UnitSums, O: Output, const SIGNED: bool, const WHOLE: bool>(args: &RequantiseArgs<'_, O>) {
+    let n = if WHOLE { V::LANES } else { args.len };
+    for j in (0..args.len).step_by(V::LANES).map(|j| j.min(args.len - n)) {
         // SAFETY: the caller's promise. Vectors end within a row.
         unsafe {
-            let (add, scale) = (V::load(args.add.add(j)), args.scale.add(j));
+            let (add, scale) = (first::<V, WHOLE>(args.add.add(j), n), args.scale.add(j));
             for i in (0..args.rows).step_by(4) {
                 let row = |k: usize| (i + k).min(args.rows - 1);
                 let (mut sums, mut y) = ([add; 4], [args.y.cast::<u8>(); 4]);
                 for k in 0..4 {
-                    sums[k] = V::load(args.sums.add(row(k) * args.sums_ld + j)).add(add);
+                    sums[k] = first::<V, WHOLE>(args.sums.add(row(k) * args.sums_ld + j), n).add(add);
                     y[k] = y[k].add(row(k) * args.ld + j);
                 }
-                V::store_bytes::<SIGNED>(sums, scale, args.zero, y);
+                V::store_bytes::<SIGNED, WHOLE>(sums, scale, args.zero, (y, n));
             }
         }
     }
+}
+
+/// The first `n` elements, which are all of a vector if `WHOLE`.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `p` is readable for `n` elements.
+#[inline(always)]
+unsafe fn first<V: UnitSums, const WHOLE: bool>(p: *const i32, n: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { if WHOLE { V::load(p) } else { V::load_first(p, n) } }
 }
 
 /// As [`by_columns`], in blocks of `N` channels, which the compiler makes vectors of. The last one overlaps the one before
@@ -341,17 +354,25 @@ macro_rules! kernels {
                     /// # Safety
                     /// CPU: the ISA.
                     #[$attr]
-                    unsafe fn pixels(x: &BytePixels<'_, $t>, zero: $t, to: &mut [i32], pixel: usize) {
-                        crate::generic::dot::units_of_pixels(Unit::$unit, x, zero, (to, pixel));
+                    unsafe fn pixels(x: &BytePixels<'_, $t>, zero: $t, to: &mut [u8], pixel: usize) {
+                        crate::generic::dot::values_of_pixels(Unit::$unit, x, zero, (to, pixel));
                     }
 
                     /// # Safety
                     /// CPU: the ISA.
                     #[$attr]
-                    unsafe fn rows(rows: UnitRows<'_, $t>, zero: $t, to: &mut [i32]) {
-                        crate::generic::dot::units_of_rows(Unit::$unit, rows, zero, to);
+                    unsafe fn groups(x: (&[$t], usize), zero: $t, to: &mut [i32]) {
+                        crate::generic::dot::units_of_groups(Unit::$unit, x, zero, to);
                     }
-                    UnitFns { pixels, rows }
+
+                    /// # Safety
+                    /// CPU: the ISA. Memory: rows have as many elements as there are units.
+                    #[$attr]
+                    unsafe fn rows(rows: UnitRows<'_, $t>, zero: $t, to: &mut [i32]) {
+                        // SAFETY: the caller's promise. The rows were cut.
+                        unsafe { crate::generic::dot::units_of_rows::<V, _>(Unit::$unit, rows, zero, to) };
+                    }
+                    UnitFns { pixels, groups, rows }
                 }};
             }
 

@@ -25,7 +25,7 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
     unsafe { for_each_tile::<V, Stored, MR, NRV>(args) };
 }
 
-/// The same tiles, whose sums are kept in memory.
+/// The same tiles of units, whose sums are kept in memory.
 ///
 /// # Safety
 /// As [`pixels`]. The sums are kept.
@@ -35,8 +35,11 @@ pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(arg
     unsafe { for_each_tile::<V, Kept, MR, NRV>(args) };
 }
 
-/// What the sums of a tile begin with, and what becomes of them.
+/// How tiles read X, what their sums begin with, and what becomes of them.
 trait TileEnds<V: Accumulator> {
+    /// Bytes of what places count.
+    const PLACE_BYTES: usize;
+
     /// Changes what the sums begin with, which is zero.
     ///
     /// # Safety
@@ -60,6 +63,8 @@ trait TileEnds<V: Accumulator> {
 struct Stored;
 
 impl<V: Simd> TileEnds<V> for Stored {
+    const PLACE_BYTES: usize = size_of::<V::Elem>();
+
     /// Sums that this block finishes begin with the bias, which saves adding it.
     #[inline(always)]
     unsafe fn begin<const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>, sums: &mut [[V; NRV]; MR]) {
@@ -96,10 +101,12 @@ impl<V: Simd> TileEnds<V> for Stored {
     }
 }
 
-/// Sums that are kept.
+/// Sums of units that are kept.
 struct Kept;
 
 impl<V: Accumulator> TileEnds<V> for Kept {
+    const PLACE_BYTES: usize = 1;
+
     #[inline(always)]
     unsafe fn end<const MR: usize, const NRV: usize>(
         _: &PixelArgs<V::Elem>,
@@ -122,7 +129,7 @@ unsafe fn for_each_tile<V: Accumulator, E: TileEnds<V>, const MR: usize, const N
     unsafe {
         for (repeat, tile) in (0..args.repeats).flat_map(|repeat| (0..args.tiles).map(move |tile| (repeat, tile))) {
             let mut entries = args.entries.add(tile * args.step);
-            let x_of_tile = args.x.wrapping_add(repeat * args.shift);
+            let x_of_tile = args.x.wrapping_byte_add(repeat * args.shift * E::PLACE_BYTES);
             let mut sets = [[[V::splat(V::Elem::default()); NRV]; MR]; MOST_SETS];
             E::begin(args, &mut sets[0]);
             for _ in 0..args.taps {
@@ -130,7 +137,10 @@ unsafe fn for_each_tile<V: Accumulator, E: TileEnds<V>, const MR: usize, const N
                 let mut x = [args.zeros; MR];
                 for i in 0..MR {
                     let place = *entries.add(1 + i);
-                    x[i] = if place < PixelTaps::ZEROS { x_of_tile.wrapping_add(place as usize) } else { args.zeros };
+                    x[i] = match place < PixelTaps::ZEROS {
+                        true => x_of_tile.wrapping_byte_add(place as usize * E::PLACE_BYTES),
+                        false => args.zeros,
+                    };
                 }
                 entries = entries.add(1 + MR);
                 // One set adds up in order.

@@ -123,7 +123,7 @@ impl PixelTile {
     }
 }
 
-/// What a tile reads of a row, from a channel and a column on.
+/// What a tile reads of a row, from a channel and a column on. A row of padding whose products count has no columns.
 #[derive(Clone, Copy)]
 struct RowReader<T> {
     /// The column, and its number. Those that lie before the row wrap to great numbers.
@@ -136,8 +136,9 @@ struct RowReader<T> {
     count: usize,
 }
 
-impl<T> RowReader<T> {
-    /// What the first pixel reads through the first tap of row number `row` of the kernel. None if that is padding.
+impl<T: Value> RowReader<T> {
+    /// What the first pixel reads through the first tap of row number `row` of the kernel. None if that is padding that adds
+    /// nothing.
     ///
     /// # Safety
     /// The tile is one of `args`, and the row one of the kernel.
@@ -146,7 +147,8 @@ impl<T> RowReader<T> {
         // SAFETY: the caller's promise.
         let (place, number) = unsafe { (*tile.places.add(row), *args.numbers.add(row) as usize) };
         let (column, PixelColumns { count, pixel, .. }) = (tile.column as usize, args.columns);
-        (place < PixelTaps::ZEROS).then(|| Self {
+        let count = if place < PixelTaps::ZEROS { count } else { 0 };
+        (count > 0 || const { !T::LEAVES_OUT_PADDING }).then(|| Self {
             x: args.x.wrapping_add(place as usize + c).wrapping_add(column.wrapping_mul(pixel)),
             column,
             w: args.w.wrapping_add(number * args.group * args.store.channels + c),
@@ -286,9 +288,15 @@ unsafe fn rows_of_taps<V: Accumulator, const MR: usize, const KW: usize, const S
     let (channels, mut c) = (args.store.channels, 0);
     // SAFETY: the caller's promise. No block has more than the remaining channels.
     unsafe {
+        let mut is_inside = tile.is_inside;
+        if const { !V::Elem::LEAVES_OUT_PADDING } {
+            for row in 0..args.row_taps {
+                is_inside &= *tile.places.add(row) < PixelTaps::ZEROS;
+            }
+        }
         while c < channels {
             let rest = channels - c;
-            match (rest >= V::LANES, tile.is_inside) {
+            match (rest >= V::LANES, is_inside) {
                 (true, true) => block_of_rows::<V, MR, KW, S, true, true>(args, tile, c, rest),
                 (true, false) => block_of_rows::<V, MR, KW, S, true, false>(args, tile, c, rest),
                 (false, _) => block_of_rows::<V, MR, KW, S, false, false>(args, tile, c, rest),

@@ -11,6 +11,7 @@
 //!   columns are equally far apart: a table of rows takes the place of that of pixels ([`rows`]).
 //! - [`dot`]: as `gemm`, for bytes.
 
+mod bytes;
 mod chunk;
 pub(super) mod depthwise;
 pub(crate) mod dot;

@@ -102,7 +102,7 @@ pub(super) struct TileNeeds {
     pub(super) pixels: usize,
     /// Whether a tile has pixels of one row alone.
     pub(super) in_rows: bool,
-    /// Channels of X that a task reads, at most, or units of them. Each counts as often as it is repeated.
+    /// Values of a pixel of X that a task reads, at most. Each counts as often as it is repeated.
     pub(super) channels: usize,
     /// Channels of Y for each channel of X, if that is repeated for them.
     pub(super) repeats: usize,
@@ -120,6 +120,8 @@ pub(super) struct XValues {
     pub(super) is_direct: bool,
     /// Bytes of a value.
     pub(super) bytes: usize,
+    /// Values that kernels read behind those of a pixel, at most. They have no weights.
+    pub(super) behind: usize,
     /// Whether padding counts in sums, so that no tap may be left out.
     pub(super) counts_padding: bool,
 }
@@ -127,12 +129,17 @@ pub(super) struct XValues {
 impl XValues {
     /// Those of floating-point numbers.
     pub(super) fn of<T: Element>() -> Self {
-        Self { is_direct: T::DIRECT, bytes: size_of::<T::Acc>(), counts_padding: false }
+        Self { is_direct: T::DIRECT, bytes: size_of::<T::Acc>(), behind: 0, counts_padding: false }
     }
 
-    /// Those of units of bytes. Four bytes keep their zero point, which padding has too.
+    /// Those of units. Four bytes keep their zero point, which padding has too.
     pub(super) fn of_units(unit: Unit) -> Self {
-        Self { is_direct: false, bytes: size_of::<i32>(), counts_padding: unit == Unit::Bytes }
+        Self { is_direct: false, bytes: size_of::<i32>(), behind: 0, counts_padding: unit == Unit::Bytes }
+    }
+
+    /// Those of bytes that units begin with.
+    pub(super) fn of_bytes(unit: Unit, is_direct: bool) -> Self {
+        Self { is_direct, bytes: 1, behind: size_of::<i32>() - 1, ..Self::of_units(unit) }
     }
 }
 
@@ -192,14 +199,14 @@ impl PixelTiling {
         let chunk = new.chunk_tiles(needs, phases.len(), (bytes, threads));
         new.phases = phases.into_iter().map(|phase| new.phase_tiles(phase, chunk)).collect();
         new.chunk = new.phases.iter().map(|phase| phase.chunk).max().unwrap_or(1);
-        let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / needs.x.bytes);
+        let (most_len, most) = (new.most_copied().saturating_mul(channels), planes::MOST_BYTES / x.bytes);
         if let Some(copy) = &mut new.source.copy {
             if most_len > most {
                 return Err(alloc::format!(
                     "a copy of what a chunk reads of X has {most_len} elements, at most {most}"
                 ));
             }
-            copy.most_len = most_len;
+            copy.most_len = if most_len == 0 { 0 } else { most_len + x.behind };
         }
         Ok(new)
     }

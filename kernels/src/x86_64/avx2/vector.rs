@@ -401,12 +401,18 @@ crate::x86_64::dot_products!(Bytes8: 8 by epi32, |units, scalars, sums| _mm256_d
 /// Implements [`UnitSums`].
 #[cfg(feature = "avx2")]
 macro_rules! unit_sums {
-    ($name:ident) => {
+    ($name:ident $(, $interleave:item)*) => {
         impl UnitSums for $name {
+            $($interleave)*
             const PACKS: bool = true;
 
             #[inline(always)]
-            unsafe fn store_bytes<const SIGNED: bool>(sums: [Self; 4], scale: *const f32, zero: i32, y: [*mut u8; 4]) {
+            unsafe fn store_bytes<const SIGNED: bool, const WHOLE: bool>(
+                sums: [Self; 4],
+                scale: *const f32,
+                zero: i32,
+                (y, _): ([*mut u8; 4], usize),
+            ) {
                 // SAFETY: a vector is the proof of the ISA, and the caller's promise of memory.
                 unsafe {
                     let (scale, most) = (_mm256_loadu_ps(scale), _mm256_set1_ps(MOST_INTEGER));
@@ -435,7 +441,36 @@ macro_rules! unit_sums {
 #[cfg(feature = "avx2")]
 unit_sums!(Pairs8);
 #[cfg(feature = "avx2")]
-unit_sums!(Bytes8);
+unit_sums!(
+    Bytes8,
+    const INTERLEAVES: bool = true;,
+    #[inline(always)]
+    unsafe fn interleave(rows: [*const u8; 4]) -> [Self; 4] {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+            // Not by a closure, which would not be inlined.
+            let mut permuted = [order; 4];
+            for i in 0..4 {
+                permuted[i] = _mm256_permutevar8x32_epi32(_mm256_loadu_si256(rows[i].cast()), order);
+            }
+            let [a, b, c, d] = permuted;
+            let [low, high] = [_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)];
+            let [other_low, other_high] = [_mm256_unpacklo_epi8(c, d), _mm256_unpackhi_epi8(c, d)];
+            [
+                Self(_mm256_unpacklo_epi16(low, other_low)),
+                Self(_mm256_unpackhi_epi16(low, other_low)),
+                Self(_mm256_unpacklo_epi16(high, other_high)),
+                Self(_mm256_unpackhi_epi16(high, other_high)),
+            ]
+        }
+    },
+    #[inline(always)]
+    fn xor(self, b: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
+        unsafe { Self(_mm256_xor_si256(self.0, b.0)) }
+    }
+);
 
 /// The operations on sums of 32 bits.
 #[cfg(feature = "avx2")]

@@ -349,15 +349,23 @@ const VECTOR_BY_VECTOR: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 
 
 /// Implements [`UnitSums`].
 macro_rules! sums {
-    ($name:ident) => {
+    ($name:ident $(, $interleave:item)*) => {
         impl UnitSums for $name {
+            $($interleave)*
             const PACKS: bool = true;
 
             #[inline(always)]
-            unsafe fn store_bytes<const SIGNED: bool>(sums: [Self; 4], scale: *const f32, zero: i32, y: [*mut u8; 4]) {
+            unsafe fn store_bytes<const SIGNED: bool, const WHOLE: bool>(
+                sums: [Self; 4],
+                scale: *const f32,
+                zero: i32,
+                (y, n): ([*mut u8; 4], usize),
+            ) {
                 // SAFETY: a vector is the proof of the ISA, and the caller's promise of memory.
                 unsafe {
-                    let (scale, most) = (_mm512_loadu_ps(scale), _mm512_set1_ps(MOST_INTEGER));
+                    let lanes = first_lanes(n) as epi32::Mask;
+                    let scale = if WHOLE { _mm512_loadu_ps(scale) } else { _mm512_maskz_loadu_ps(lanes, scale) };
+                    let most = _mm512_set1_ps(MOST_INTEGER);
                     let mut rounded = [sums[0].0; 4];
                     for i in 0..4 {
                         let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i].0), scale);
@@ -369,17 +377,54 @@ macro_rules! sums {
                     let high = _mm512_adds_epi16(_mm512_packs_epi32(c, d), zero);
                     let bytes = if SIGNED { _mm512_packs_epi16(low, high) } else { _mm512_packus_epi16(low, high) };
                     let bytes = _mm512_permutexvar_epi32(_mm512_loadu_epi32(VECTOR_BY_VECTOR.as_ptr()), bytes);
-                    _mm_storeu_si128(y[0].cast(), _mm512_castsi512_si128(bytes));
-                    _mm_storeu_si128(y[1].cast(), _mm512_extracti32x4_epi32::<1>(bytes));
-                    _mm_storeu_si128(y[2].cast(), _mm512_extracti32x4_epi32::<2>(bytes));
-                    _mm_storeu_si128(y[3].cast(), _mm512_extracti32x4_epi32::<3>(bytes));
+                    let quarters = [
+                        _mm512_castsi512_si128(bytes),
+                        _mm512_extracti32x4_epi32::<1>(bytes),
+                        _mm512_extracti32x4_epi32::<2>(bytes),
+                        _mm512_extracti32x4_epi32::<3>(bytes),
+                    ];
+                    for i in 0..4 {
+                        match WHOLE {
+                            true => _mm_storeu_si128(y[i].cast(), quarters[i]),
+                            false => _mm_mask_storeu_epi8(y[i].cast(), lanes, quarters[i]),
+                        }
+                    }
                 }
             }
         }
     };
 }
 sums!(Pairs16);
-sums!(Bytes16);
+sums!(
+    Bytes16,
+    const INTERLEAVES: bool = true;,
+    #[inline(always)]
+    unsafe fn interleave(rows: [*const u8; 4]) -> [Self; 4] {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let order = _mm512_loadu_epi32(VECTOR_BY_VECTOR.as_ptr());
+            // Not by a closure, which would not be inlined.
+            let mut permuted = [order; 4];
+            for i in 0..4 {
+                permuted[i] = _mm512_permutexvar_epi32(order, _mm512_loadu_epi8(rows[i].cast()));
+            }
+            let [a, b, c, d] = permuted;
+            let [low, high] = [_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)];
+            let [other_low, other_high] = [_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d)];
+            [
+                Self(_mm512_unpacklo_epi16(low, other_low)),
+                Self(_mm512_unpackhi_epi16(low, other_low)),
+                Self(_mm512_unpacklo_epi16(high, other_high)),
+                Self(_mm512_unpackhi_epi16(high, other_high)),
+            ]
+        }
+    },
+    #[inline(always)]
+    fn xor(self, b: Self) -> Self {
+        // SAFETY: a vector is the proof of the ISA.
+        unsafe { Self(_mm512_xor_si512(self.0, b.0)) }
+    }
+);
 
 /// The operations on sums of 32 bits.
 mod epi32 {
