@@ -143,7 +143,8 @@ fn depthwise_tiles_are_sums_of_products() {
                 let (first, step) = if is_reversed { (taps - 1, -1) } else { (0, 1) };
                 let x_pixel = channels + numbers.below(3) as usize;
                 let x = operands(numbers, kernels.unit(), width * x_pixel);
-                let w = operands(numbers, kernels.unit(), taps * channels);
+                // Behind the row of X comes one of padding.
+                let w = operands(numbers, kernels.unit(), 2 * taps * channels);
                 let (zeros, no_bias) = (operands(numbers, kernels.unit(), channels), vec![0; channels]);
                 let columns = PixelColumns { first: -1, advance, taps, spacing: 1, step, count: width, pixel: x_pixel };
                 let rows = PixelRows {
@@ -154,8 +155,8 @@ fn depthwise_tiles_are_sums_of_products() {
                     width: mr,
                     tiles: 1,
                     from: 0,
-                    numbers: &[first as u32],
-                    places: &[0],
+                    numbers: &[first as u32, (taps + first) as u32],
+                    places: &[0, PixelTaps::ZEROS],
                     columns,
                     prefetches_next: false,
                 };
@@ -167,7 +168,9 @@ fn depthwise_tiles_are_sums_of_products() {
                         let column = usize::try_from(pixel * advance as isize + tap as isize - 1);
                         let column = column.ok().filter(|column| *column < width);
                         let x = column.map_or(zeros[c], |column| x[column * x_pixel + c]);
-                        products(kernels.unit(), x, w[(first as isize + step * tap as isize) as usize * channels + c])
+                        let place = (first as isize + step * tap as isize) as usize * channels + c;
+                        products(kernels.unit(), x, w[place])
+                            + products(kernels.unit(), zeros[c], w[taps * channels + place])
                     };
                     let expected: i64 = (0..taps).map(product).sum();
                     assert_eq!(*sum, expected as i32, "{kernel:?}, {channels} channels, {taps} taps, sum {i}");

@@ -79,14 +79,23 @@ pub(crate) unsafe fn look_up(table: &[u8; 256], p: *mut u8, (rows, len, ld): (us
 
     // SAFETY: the quarters of the table, and the caller's promise. Masks end where a row does.
     unsafe {
+        if rows > 1 && ld < 64 {
+            // A vector would reach into the next row, whose load waits until it is stored.
+            return (0..rows).for_each(|row| crate::generic::dot::look_up(table, p.add(row * ld), 0..len));
+        }
         let table: *const i8 = table.as_ptr().cast();
         let (a, b) = (_mm512_loadu_epi8(table), _mm512_loadu_epi8(table.add(64)));
         let (c, d) = (_mm512_loadu_epi8(table.add(128)), _mm512_loadu_epi8(table.add(192)));
-        for (row, column) in (0..rows).flat_map(|row| (0..len).step_by(64).map(move |column| (row, column))) {
-            let (p, mask) = (p.add(row * ld + column).cast(), u64::MAX >> (64 - (len - column).min(64)));
-            let places = _mm512_maskz_loadu_epi8(mask, p);
-            let (low, high) = (_mm512_permutex2var_epi8(a, places, b), _mm512_permutex2var_epi8(c, places, d));
-            _mm512_mask_storeu_epi8(p, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(places), low, high));
+        for row in 0..rows {
+            // No iterator of the row's blocks: its closures would be calls.
+            let mut column = 0;
+            while column < len {
+                let (p, mask) = (p.add(row * ld + column).cast(), u64::MAX >> (64 - (len - column).min(64)));
+                let places = _mm512_maskz_loadu_epi8(mask, p);
+                let (low, high) = (_mm512_permutex2var_epi8(a, places, b), _mm512_permutex2var_epi8(c, places, d));
+                _mm512_mask_storeu_epi8(p, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(places), low, high));
+                column += 64;
+            }
         }
     }
 }
