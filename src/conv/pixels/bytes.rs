@@ -28,9 +28,9 @@ impl<X: Byte> ByteInput<'_, X> {
     }
 
     /// Transposes rows of units. That moves 32 bits, whatever they mean.
-    fn transpose(&self, (units, pixels): (usize, usize), from: &[i32], to: (&mut [i32], usize)) {
-        let (from, to) = (bytemuck::cast_slice(from), (bytemuck::cast_slice_mut::<_, f32>(to.0), to.1));
-        transpose(self.isa, (units, pixels), (from, pixels), to);
+    fn transpose(&self, (units, pixels): (usize, usize), from: &[i32], (to, ld): (&mut [i32], usize)) {
+        let (from, to) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut::<_, f32>(to));
+        transpose(self.isa, (units, pixels), (from, pixels), (to, ld));
     }
 }
 
