@@ -16,9 +16,9 @@ use crate::dest::{Dest, end};
 #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
 use crate::isa::has_vbmi;
 use crate::isa::{Code, Isa};
-use crate::pixel::{PixelEpilogue, PixelKernel};
+use crate::pixel::{ByteStore, PixelEpilogue, PixelInput, PixelKernel};
 use crate::pixel_depthwise::DepthwisePixelKernel;
-use crate::simd::Value;
+use crate::simd::{UnitSums, Value};
 use crate::ukernel::Residual;
 
 /// Neighbouring channels of pixels of bytes, which are `pixel` elements apart.
@@ -32,6 +32,24 @@ pub struct BytePixels<'a, X> {
     pub channels: usize,
 }
 
+/// Which bytes of Y kernels of tiles store.
+#[derive(Clone, Copy)]
+pub(crate) enum StoredBytes {
+    None,
+    Vectors,
+    All,
+}
+
+impl StoredBytes {
+    pub(crate) const fn of<V: UnitSums>() -> Self {
+        match (V::PACKS, V::MASKS) {
+            (false, _) => Self::None,
+            (true, false) => Self::Vectors,
+            (true, true) => Self::All,
+        }
+    }
+}
+
 /// The kernels of an ISA for one kind of unit.
 pub struct DotKernels {
     pub(crate) unit: Unit,
@@ -39,6 +57,8 @@ pub struct DotKernels {
     pub(crate) pixel: &'static [PixelKernel<i32>],
     /// For groups of one channel, by pixels.
     pub(crate) depthwise: &'static [DepthwisePixelKernel<i32>],
+    /// Whether kernels store bytes: none, those of whole vectors of channels, or any.
+    pub(crate) stores: StoredBytes,
     /// Lanes of a vector whose first values come before their second ones; 0 where the values of a unit are neighbours.
     pub(crate) split_lanes: usize,
     pub(crate) passes: Code<DotPasses>,
@@ -135,13 +155,9 @@ impl DotKernels {
         if rows == 0 || len == 0 {
             return;
         }
-        let Requantise { add, scale, zero, by_rows, residual, table } = *requantise;
-        let channels = if by_rows { rows } else { len };
+        let Requantise { add, scale, zero, by_rows, residual, .. } = *requantise;
         assert!(end(rows, sums_ld, len) <= sums.len(), "the sums are too short");
-        assert!(end(rows, ld, len) <= y.len(), "the destination is too short");
-        assert!(rows == 1 || len <= ld, "rows of Y overlap");
-        assert!(add.len() >= channels && scale.len() >= channels, "too few channels");
-        assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
+        requantise.check((rows, len), (y, ld));
         if let Some(AddedBytes { values, ld, step, zero, .. }) = residual {
             assert!(zero.unsigned_abs() <= u8::MAX.into(), "the zero point of the residual is no byte");
             assert!(end(rows, ld, end(len, step, 1)) <= values.len(), "the residual is too short");
@@ -151,11 +167,51 @@ impl DotKernels {
         let code = self.passes.on_this_cpu();
         // SAFETY: the assertions cover the memory that RequantiseArgs asks for. Dest grants the writes.
         unsafe { O::code(&code)[usize::from(by_rows)](&args) };
+        // SAFETY: these rows were just written.
+        unsafe { self.look_up(requantise.table, y, (rows, len, ld)) };
+    }
+
+    /// Computes the sums of tiles as [`PixelKernel::sums`] over the last block of units, and finishes them as `requantise` says:
+    /// the first `channels` channels of pixel i go to `y[i * ld..]`.
+    ///
+    /// # Panics
+    /// If a slice is too short, or pixels of Y overlap.
+    pub fn finish_pixels<O: Output>(
+        &self,
+        (kernel, x, w): (&PixelKernel<i32>, &PixelInput<'_, u8>, &[i32]),
+        (tile, accumulate): (&mut [i32], bool),
+        (requantise, channels): (&Requantise<'_>, usize),
+        (y, ld): (&mut Dest<'_, O>, usize),
+    ) {
+        let pixels = x.taps.all_pixels();
+        let stores = match self.stores {
+            StoredBytes::None => false,
+            StoredBytes::Vectors => channels.is_multiple_of(kernel.lanes()),
+            StoredBytes::All => true,
+        };
+        let is_signed = O::BYTE.filter(|_| stores && requantise.residual.is_none() && !requantise.by_rows);
+        let Some(is_signed) = is_signed else {
+            kernel.sums(x, w, tile, accumulate);
+            return self.finish(requantise, (tile, kernel.nr()), (pixels, channels), (y, ld));
+        };
+        requantise.check((pixels, channels), (y, ld));
+        let (add, scale, y) = (requantise.add.as_ptr(), requantise.scale.as_ptr(), y.as_mut_ptr());
+        let store = ByteStore { y: y.cast(), ld, channels, add, scale, zero: requantise.zero, is_signed };
+        kernel.bytes(x, w, (tile, accumulate), store);
+        // SAFETY: these rows were just written.
+        unsafe { self.look_up(requantise.table, y, (pixels, channels, ld)) };
+    }
+
+    /// Replaces the bytes of rows of Y by entries of a table, if there is one.
+    ///
+    /// # Safety
+    /// Memory: `y + i * ld` is writable for `len` initialised elements for each i < `rows`.
+    unsafe fn look_up<O: Output>(&self, table: Option<&[u8; 256]>, y: *mut O, (rows, len, ld): (usize, usize, usize)) {
         let Some(table) = table.filter(|_| O::BYTE.is_some()) else { return };
         let y = y.cast::<u8>();
         // Rows without gaps are like one.
         let (rows, len) = if ld == len { (1, rows * len) } else { (rows, len) };
-        // SAFETY: these bytes were just written.
+        // SAFETY: the caller's promise.
         unsafe { look_up_rows(self.passes.isa(), table, y, (rows, len, ld)) };
     }
 }
@@ -245,6 +301,17 @@ pub struct Requantise<'a> {
     pub residual: Option<AddedBytes<'a>>,
     /// Replaces each byte of Y by an entry: the one whose number has the byte's bits.
     pub table: Option<&'a [u8; 256]>,
+}
+
+impl Requantise<'_> {
+    /// Asserts that rows of outputs, `ld` apart, fit Y, and that each channel has its numbers.
+    fn check<O>(&self, (rows, len): (usize, usize), (y, ld): (&Dest<'_, O>, usize)) {
+        let channels = if self.by_rows { rows } else { len };
+        assert!(end(rows, ld, len) <= y.len(), "the destination is too short");
+        assert!(rows <= 1 || len <= ld, "rows of Y overlap");
+        assert!(self.add.len() >= channels && self.scale.len() >= channels, "too few channels");
+        assert!(self.zero.unsigned_abs() <= u8::MAX.into(), "the zero point is no byte");
+    }
 }
 
 /// Raw arguments of the pass.

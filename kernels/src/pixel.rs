@@ -221,6 +221,8 @@ pub(crate) enum PixelOutput<T> {
     Pixels(PixelStore<T>),
     /// Into planes of channels: as [`ChannelStore`] states for the pixels of all tiles in place of `MR`.
     Planes(ChannelStore<T>),
+    /// As bytes. Only sums of units are stored so.
+    Bytes(ByteStore),
 }
 
 /// Where the sums of a tile of pixels go, if their channels are neighbours.
@@ -236,6 +238,21 @@ pub(crate) struct PixelStore<T> {
     pub(crate) residual: *const T,
     pub(crate) residual_ld: usize,
     pub(crate) activation: ActivationKernel<T>,
+}
+
+/// Where the sums of a tile of units go as bytes: as [`Requantise`] says, without a residual and a table.
+///
+/// Memory: `add` and `scale` are readable for `channels` elements, and `y + i * ld` is writable for as many, for each pixel i of
+/// all tiles.
+pub(crate) struct ByteStore {
+    pub(crate) y: *mut u8,
+    pub(crate) ld: usize,
+    pub(crate) channels: usize,
+    pub(crate) add: *const i32,
+    pub(crate) scale: *const f32,
+    pub(crate) zero: i32,
+    /// Whether bytes have a sign.
+    pub(crate) is_signed: bool,
 }
 
 tile_kernel!(
@@ -291,6 +308,20 @@ impl PixelKernel<i32> {
     /// If a slice is too short.
     pub fn sums(&self, x: &PixelInput<'_, u8>, w: &[i32], tile: &mut [i32], accumulate: bool) {
         self.call(x, w, tile, accumulate, PixelOutput::Tiles);
+    }
+
+    /// As [`sums`](Self::sums), over the last block. The first `channels` channels of pixel i go to `y[i * ld..]` as bytes.
+    ///
+    /// # Panics
+    /// If a slice is too short, or pixels of Y overlap.
+    pub(crate) fn bytes(
+        &self,
+        x: &PixelInput<'_, u8>,
+        w: &[i32],
+        (tile, accumulate): (&mut [i32], bool),
+        store: ByteStore,
+    ) {
+        self.call(x, w, tile, accumulate, PixelOutput::Bytes(store));
     }
 }
 

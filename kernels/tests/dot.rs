@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use convoke_kernels::dot::{
     AddedBytes, Byte, BytePixels, DotKernels, Output, Requantise, Unit, four, kept_sums, look_up, pair,
 };
-use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelRows, PixelTaps, dot_kernels};
+use convoke_kernels::{Dest, Isa, PixelColumns, PixelInput, PixelKernel, PixelRows, PixelTaps, dot_kernels};
 use half::f16;
 
 /// Channels of a block in units: none, one, an odd number, and many.
@@ -110,9 +110,39 @@ fn tiles_are_sums_of_products() {
                     }
                     assert_eq!(*sum, expected as i32, "{kernel:?}, {units} units, sum {i}");
                 }
+                let call = (kernel, &input, &arranged[..]);
+                for channels in [nr, nr - 1, 1] {
+                    let (sums, tile) = ((&tile[..], nr), (&before[..], accumulate));
+                    check_finished::<u8>(kernels, call, channels, sums, tile);
+                    check_finished::<i8>(kernels, call, channels, sums, tile);
+                    check_finished::<f32>(kernels, call, channels, sums, tile);
+                }
             }
         }
     });
+}
+
+/// Checks that tiles are finished as their sums would be.
+fn check_finished<O: Output + Default + PartialEq>(
+    kernels: &DotKernels,
+    call: (&PixelKernel<i32>, &PixelInput<'_, u8>, &[i32]),
+    channels: usize,
+    (sums, nr): (&[i32], usize),
+    (before, accumulate): (&[i32], bool),
+) {
+    let (pixels, ld) = (sums.len() / nr, channels + 3);
+    let add: Vec<i32> = (0..channels as i32).map(|c| c * 1000 - 5000).collect();
+    let scale: Vec<f32> = (0..channels).map(|c| if c % 2 == 0 { 0.5 } else { 0.0007 }).collect();
+    let table = std::array::from_fn(|i| (i as u8).wrapping_mul(77));
+    for (zero, table) in [(3, None), (-7, Some(&table))] {
+        let requantise = Requantise { add: &add, scale: &scale, zero, by_rows: false, residual: None, table };
+        let [mut y, mut expected] = [(); 2].map(|()| vec![O::default(); pixels * ld]);
+        kernels.finish(&requantise, (sums, nr), (pixels, channels), (&mut Dest::from_slice(&mut expected), ld));
+        let mut tile = before.to_vec();
+        let to = (&mut Dest::from_slice(&mut y), ld);
+        kernels.finish_pixels(call, (&mut tile, accumulate), (&requantise, channels), to);
+        assert!(y == expected, "{:?}, {channels} channels: {y:?} for {expected:?}", call.0);
+    }
 }
 
 /// The values of units, as X has them.

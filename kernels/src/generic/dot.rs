@@ -388,6 +388,7 @@ macro_rules! kernels {
                     ($dw_mr, $dw_nr),
                     pixel_dw::<$dw_mr>,
                 ).of(Unit::$unit)),+],
+                stores: crate::dot::StoredBytes::of::<V>(),
                 split_lanes: 0 $(+ $lanes)?,
                 passes: Code::new($isa, DotPasses {
                     of_u8: units!(u8),

@@ -11,8 +11,8 @@
 
 use super::gemm::{add_tile, store_tile, store_transposed};
 use crate::activation::{ActivateArgs, Activation};
-use crate::pixel::{PixelArgs, PixelOutput, PixelStore, PixelTaps};
-use crate::simd::{Accumulator, Simd, prefetch};
+use crate::pixel::{ByteStore, PixelArgs, PixelOutput, PixelStore, PixelTaps};
+use crate::simd::{Accumulator, Simd, UnitSums, prefetch};
 use crate::ukernel::Prefetch;
 
 /// Tiles of `MR` pixels times `NRV` vectors of channels.
@@ -25,12 +25,12 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
     unsafe { for_each_tile::<V, Stored, MR, NRV>(args) };
 }
 
-/// The same tiles of units, whose sums are kept in memory.
+/// The same tiles of units, whose sums are kept in memory or stored as bytes.
 ///
 /// # Safety
-/// As [`pixels`]. The sums are kept.
+/// As [`pixels`]. The sums are kept, or stored as bytes if `V` packs.
 #[inline(always)]
-pub(crate) unsafe fn sums<V: Accumulator, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
+pub(crate) unsafe fn sums<V: UnitSums, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
     // SAFETY: the caller's promise.
     unsafe { for_each_tile::<V, Kept, MR, NRV>(args) };
 }
@@ -96,26 +96,75 @@ impl<V: Simd> TileEnds<V> for Stored {
                     store_tile::<V, MR, NRV>(sums, tile);
                     store_transposed::<V>(tile, MR, NRV, &store.at_pixel(number * MR));
                 }
+                // Sums of units alone become bytes.
+                PixelOutput::Bytes(_) => {}
             }
         }
     }
 }
 
-/// Sums of units that are kept.
+/// Sums of units, which are kept or stored as bytes.
 struct Kept;
 
-impl<V: Accumulator> TileEnds<V> for Kept {
+impl<V: UnitSums> TileEnds<V> for Kept {
     const PLACE_BYTES: usize = 1;
 
     #[inline(always)]
     unsafe fn end<const MR: usize, const NRV: usize>(
-        _: &PixelArgs<V::Elem>,
+        args: &PixelArgs<V::Elem>,
         sums: &[[V; NRV]; MR],
         tile: *mut V::Elem,
-        _: usize,
+        number: usize,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { store_tile::<V, MR, NRV>(sums, tile) };
+        unsafe {
+            match &args.store {
+                PixelOutput::Bytes(store) if V::PACKS => match store.is_signed {
+                    true => store_bytes::<V, MR, NRV, true>(sums, store, number * MR),
+                    false => store_bytes::<V, MR, NRV, false>(sums, store, number * MR),
+                },
+                _ => store_tile::<V, MR, NRV>(sums, tile),
+            }
+        }
+    }
+}
+
+/// Stores a tile as bytes, four pixels at a time. The last ones may be stored twice.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which packs. Memory: as [`ByteStore`] states, from pixel `first` on. Without masks there are whole vectors
+/// of channels.
+#[inline(always)]
+unsafe fn store_bytes<V: UnitSums, const MR: usize, const NRV: usize, const SIGNED: bool>(
+    sums: &[[V; NRV]; MR],
+    store: &ByteStore,
+    first: usize,
+) {
+    for j in 0..NRV {
+        let n = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
+        if n == 0 {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let add = if V::MASKS {
+                V::load_first(store.add.add(j * V::LANES), n)
+            } else {
+                V::load(store.add.add(j * V::LANES))
+            };
+            let (scale, y) = (store.scale.add(j * V::LANES), store.y.add(first * store.ld + j * V::LANES));
+            let mut i = 0;
+            while i < MR {
+                let (mut four, mut to) = ([add; 4], [y; 4]);
+                for k in 0..4 {
+                    let pixel = if i + k < MR { i + k } else { MR - 1 };
+                    four[k] = sums[pixel][j].add(add);
+                    to[k] = y.add(pixel * store.ld);
+                }
+                V::store_bytes::<SIGNED, false>(four, scale, store.zero, (to, n));
+                i += 4;
+            }
+        }
     }
 }
 

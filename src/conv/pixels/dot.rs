@@ -8,6 +8,7 @@
 //! zero point away again.
 
 use alloc::string::String;
+use core::ops::Range;
 
 use convoke_kernels::dot::{
     AddedBytes, Byte, DotKernels, MOST_VALUES, Output, Requantise, Unit, four, kept_sums, pair,
@@ -91,6 +92,33 @@ enum DotOrder {
     Panels(ChannelWeights, ValueRun),
     /// Taps of units, and blocks of channels.
     Blocks(usize, Blocks),
+}
+
+/// The sums of some tiles.
+enum TileSums<'a> {
+    /// They are computed. Pixels are so many elements apart.
+    Kept(&'a [i32], usize),
+    /// A block of K is left, which the kernel adds to the tiles, or which is all.
+    Last {
+        kernel: &'static PixelKernel<i32>,
+        x: PixelInput<'a, u8>,
+        w: &'a [i32],
+        tile: &'a mut [i32],
+        accumulate: bool,
+    },
+}
+
+impl<'a> TileSums<'a> {
+    /// The sums, and elements from one pixel to the next.
+    fn computed(self) -> (&'a [i32], usize) {
+        match self {
+            Self::Kept(sums, pitch) => (sums, pitch),
+            Self::Last { kernel, x, w, tile, accumulate } => {
+                kernel.sums(&x, w, tile, accumulate);
+                (tile, kernel.nr())
+            }
+        }
+    }
 }
 
 /// What a task reads, and its part of Y.
@@ -253,10 +281,10 @@ impl DotLayer {
                             let (group, p) = (panel / count, panel % count);
                             let x = x.get((group - groups.start) * c..).unwrap_or(&[]);
                             for tiles in batch.iter().flatten() {
-                                let nr = gemm.multiply((&chunk, tiles, x), io.weights, (group, p), sums);
                                 let channels = gemm.weights.outputs_of(&(panel..panel + 1));
                                 let place = PixelPlace { channels, ..tiles.place.clone() };
-                                self.store((io, of_set), &place, (sums, nr), &mut scratch);
+                                let call = gemm.call((&chunk, tiles, x), io.weights, (group, p), &mut *sums);
+                                self.store((io, of_set), &place, call, &mut scratch);
                             }
                         }
                     });
@@ -289,7 +317,7 @@ impl DotLayer {
                             kernel.run(x, (weights, 1), &mut kept, len, &epilogue);
                         });
                         let place = PixelPlace { channels: channels.clone(), ..tiles.place.clone() };
-                        self.store((io, of_set), &place, (sums, len), &mut scratch);
+                        self.store((io, of_set), &place, TileSums::Kept(sums, len), &mut scratch);
                     }
                 }
             }
@@ -306,13 +334,12 @@ impl DotLayer {
         set * geometry.out_channels
     }
 
-    /// Requantises sums, whose pixels are `pitch` elements apart, and stores them. `of_set` is where the terms begin that
-    /// are added to them.
+    /// Requantises sums and stores them. `of_set` is where the terms begin that are added to them.
     fn store<X, Y: Output + bytemuck::Pod>(
         &self,
         (io, of_set): (&DotIo<'_, X, Y>, usize),
         place: &PixelPlace,
-        (sums, pitch): (&[i32], usize),
+        sums: TileSums<'_>,
         (rows, finished): &mut (&mut [i32], &mut [u32]),
     ) {
         let strides = io.strides.y;
@@ -337,8 +364,17 @@ impl DotLayer {
         if layout == Layout::ChannelsLast {
             let (at, ld) = (pixel * strides.position + channels.start, step * strides.position);
             let mut y = io.y.dest(at, [Stores::row(at, m).times(count, ld)]);
-            return self.kernels.finish(&requantise(false), (sums, pitch), (count, m), (&mut y, ld));
+            let requantise = requantise(false);
+            return match sums {
+                TileSums::Kept(sums, pitch) => {
+                    self.kernels.finish(&requantise, (sums, pitch), (count, m), (&mut y, ld))
+                }
+                TileSums::Last { kernel, x, w, tile, accumulate } => {
+                    self.kernels.finish_pixels((kernel, &x, w), (tile, accumulate), (&requantise, m), (&mut y, ld));
+                }
+            };
         }
+        let (sums, pitch) = sums.computed();
         let rows = &mut rows[..m * count];
         // The transposition moves 32 bits, whatever they mean.
         let as_f32: &mut [f32] = bytemuck::cast_slice_mut(rows);
@@ -460,29 +496,35 @@ impl DotGemm {
         }
     }
 
-    /// Multiplies panel `p` of a group by some tiles of a chunk. `x` begins with the group's first channel. Returns the width
-    /// of the panel.
-    fn multiply(
+    /// Multiplies panel `p` of a group by some tiles of a chunk, up to the last block of K. `x` begins with the group's first
+    /// channel.
+    fn call<'a>(
         &self,
-        (chunk, tiles, x): (&PixelChunk<'_, u8>, &TileGroup<'_>, &[u8]),
-        packed: &[i32],
+        (chunk, tiles, x): (&PixelChunk<'a, u8>, &TileGroup<'a>, &'a [u8]),
+        packed: &'a [i32],
         (group, p): (usize, usize),
-        sums: &mut [i32],
-    ) -> usize {
+        tile: &'a mut [i32],
+    ) -> TileSums<'a> {
         let weights = &self.weights;
         let rows = weights.rows_of(&(p..p + 1));
         let (nr, is_narrow) = weights.panels.panel(rows.len());
         let (k, step) = (weights.steps(), weights.taps * nr);
         let panel = &weights.of_group(packed, group)[rows.start * k..][..nr * k];
         let kernel = &self.widths[usize::from(!is_narrow)][tiles.pixels - 1];
-        for block in weights.k.iter() {
+        let of_block = |block: Range<usize>| {
             // Without pixels in X, all taps read padding.
             let x = x.get(block.start * size_of::<i32>() + tiles.offset..).filter(|x| !x.is_empty());
             let (x, zeros) = (x.unwrap_or(chunk.zeros), chunk.zeros);
             let x = PixelInput { x, zeros, channels: block.len(), taps: tiles.taps };
-            kernel.sums(&x, &panel[block.start * step..block.end * step], sums, block.start > 0);
+            (x, &panel[block.start * step..block.end * step], block.start > 0)
+        };
+        let last = weights.k.count() - 1;
+        for block in 0..last {
+            let (x, w, accumulate) = of_block(weights.k.range(block));
+            kernel.sums(&x, w, tile, accumulate);
         }
-        nr
+        let (x, w, accumulate) = of_block(weights.k.range(last));
+        TileSums::Last { kernel, x, w, tile, accumulate }
     }
 }
 
