@@ -56,7 +56,7 @@ macro_rules! dot_products {
             #[inline(always)]
             unsafe fn load_scalars(p: *const i32, _: usize) -> Self {
                 // SAFETY: the caller's promise of the ISA, and of at least one element.
-                unsafe { Self::splat(*p) }
+                unsafe { Self::splat(p.read_unaligned()) }
             }
 
             #[inline(always)]

@@ -493,7 +493,7 @@ impl Accumulator for Pairs4 {
     #[inline(always)]
     unsafe fn load_scalars(p: *const i32, n: usize) -> int16x4_t {
         // SAFETY: the caller's promise of ISA and memory.
-        unsafe { vreinterpret_s16_s32(if n == 1 { vld1_lane_s32::<0>(p, vdup_n_s32(0)) } else { vld1_s32(p) }) }
+        unsafe { vreinterpret_s16_s32(if n == 1 { vdup_n_s32(p.read_unaligned()) } else { vld1_s32(p) }) }
     }
 
     #[inline(always)]
