@@ -368,7 +368,7 @@ impl Planner {
         if geometry.output_len() > 0 {
             let error = |reason: String| Error::new(crate::ErrorKind::Unavailable, alloc::format!("{name}: {reason}"));
             check_sizes(&geometry).map_err(error)?;
-            let (shape, is_unsigned) = (Shape::of(&geometry), X::all_unsigned(&[]).is_some());
+            let (shape, is_unsigned) = (Shape::of(&geometry), !X::IS_SIGNED);
             let kernels = [Unit::Bytes, Unit::Pairs].map(|unit| dot_kernels(isa, unit));
             let mut refusal = None;
             for kernels in kernels.into_iter().flatten() {

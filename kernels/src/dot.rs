@@ -18,7 +18,7 @@ use crate::isa::has_vbmi;
 use crate::isa::{Code, Isa};
 use crate::pixel::{ByteStore, PixelEpilogue, PixelInput, PixelKernel};
 use crate::pixel_depthwise::DepthwisePixelKernel;
-use crate::simd::{UnitSums, Value};
+use crate::simd::Value;
 use crate::ukernel::Residual;
 
 /// Neighbouring channels of pixels of bytes, which are `pixel` elements apart.
@@ -32,33 +32,15 @@ pub struct BytePixels<'a, X> {
     pub channels: usize,
 }
 
-/// Which bytes of Y kernels of tiles store.
-#[derive(Clone, Copy)]
-pub(crate) enum StoredBytes {
-    None,
-    Vectors,
-    All,
-}
-
-impl StoredBytes {
-    pub(crate) const fn of<V: UnitSums>() -> Self {
-        match (V::PACKS, V::MASKS) {
-            (false, _) => Self::None,
-            (true, false) => Self::Vectors,
-            (true, true) => Self::All,
-        }
-    }
-}
-
 /// The kernels of an ISA for one kind of unit.
 pub struct DotKernels {
     pub(crate) unit: Unit,
     /// By width, the narrowest first, and then by pixels.
     pub(crate) pixel: &'static [PixelKernel<i32>],
-    /// For groups of one channel, by pixels.
+    /// For groups of one unit, by pixels.
     pub(crate) depthwise: &'static [DepthwisePixelKernel<i32>],
-    /// Whether kernels store bytes: none, those of whole vectors of channels, or any.
-    pub(crate) stores: StoredBytes,
+    /// Kernels of tiles store a multiple of so many channels as bytes: any with masks, and none if this is 0.
+    pub(crate) stored_channels: usize,
     /// Lanes of a vector whose first values come before their second ones; 0 where the values of a unit are neighbours.
     pub(crate) split_lanes: usize,
     pub(crate) passes: Code<DotPasses>,
@@ -76,7 +58,7 @@ impl DotKernels {
         self.pixel.chunk_by(|a, b| a.nrv() == b.nrv())
     }
 
-    /// The kernels for groups of one channel, by pixels. Their weights are not [arranged](Self::arrange).
+    /// The kernels for groups of one unit, by pixels. Their weights are not [arranged](Self::arrange).
     #[must_use]
     pub fn depthwise(&self) -> &'static [DepthwisePixelKernel<i32>] {
         self.depthwise
@@ -99,7 +81,7 @@ impl DotKernels {
         }
     }
 
-    /// Makes [values](Byte) of units of the channels of pixels, which become `pixel` bytes apart.
+    /// Makes values of units of the channels of pixels, which become `pixel` bytes apart.
     ///
     /// # Panics
     /// If X is too short, or values do not fit their pixels.
@@ -127,18 +109,27 @@ impl DotKernels {
         unsafe { (X::fns(&self.passes.on_this_cpu()).groups)((x, group), zero, to) };
     }
 
-    /// Makes units of rows, the first of which is the first value of each unit. Rows that there are not have the zero
-    /// point. Rows behind those of a unit do not count.
+    /// Makes units of `channels` neighbouring elements of each pixel of rows, the first of which has the first value of each
+    /// unit. Pixels of rows are `x_pixel` elements apart, and those of units `pixel`. Rows that there are not have the
+    /// zero point. Rows behind those of a unit do not count.
     ///
     /// # Panics
-    /// If a row is shorter than there are units.
-    pub fn units_of_rows<X: Byte>(&self, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
+    /// If a row is too short, or units do not fit their pixels.
+    pub fn units_of_rows<X: Byte>(
+        &self,
+        (rows, x_pixel, channels): (UnitRows<'_, X>, usize, usize),
+        zero: X,
+        (to, pixel): (&mut [i32], usize),
+    ) {
+        assert!(pixel > 0 && channels <= pixel, "the units do not fit a pixel");
+        assert!(to.len().is_multiple_of(pixel), "the units end within a pixel");
+        let len = end(to.len() / pixel, x_pixel, channels);
         let mut of_unit = [None; MOST_VALUES];
         for (to_row, row) in of_unit.iter_mut().zip(rows).take(self.unit.values()) {
-            *to_row = row.map(|row| &row[..to.len()]);
+            *to_row = row.map(|row| &row[..len]);
         }
-        // SAFETY: the code is that of this CPU.
-        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)(of_unit, zero, to) };
+        // SAFETY: the code is that of this CPU. The rows have the elements of all pixels.
+        unsafe { (X::fns(&self.passes.on_this_cpu()).rows)((of_unit, x_pixel, channels), zero, (to, pixel)) };
     }
 
     /// Finishes `rows` rows of sums, `sums_ld` apart, as [`Requantise`] says. Row i goes to `y[i * ld..]`.
@@ -175,7 +166,7 @@ impl DotKernels {
     /// the first `channels` channels of pixel i go to `y[i * ld..]`.
     ///
     /// # Panics
-    /// If a slice is too short, or pixels of Y overlap.
+    /// If a slice is too short, pixels of Y overlap, there are more channels than the kernel has, or it is another ISA's.
     pub fn finish_pixels<O: Output>(
         &self,
         (kernel, x, w): (&PixelKernel<i32>, &PixelInput<'_, u8>, &[i32]),
@@ -183,12 +174,10 @@ impl DotKernels {
         (requantise, channels): (&Requantise<'_>, usize),
         (y, ld): (&mut Dest<'_, O>, usize),
     ) {
+        assert!(self.pixel.as_ptr_range().contains(&core::ptr::from_ref(kernel)), "the kernel is another ISA's");
+        assert!(0 < channels && channels <= kernel.nr(), "channels of this tile");
         let pixels = x.taps.all_pixels();
-        let stores = match self.stores {
-            StoredBytes::None => false,
-            StoredBytes::Vectors => channels.is_multiple_of(kernel.lanes()),
-            StoredBytes::All => true,
-        };
+        let stores = self.stored_channels > 0 && channels.is_multiple_of(self.stored_channels);
         let is_signed = O::BYTE.filter(|_| stores && requantise.residual.is_none() && !requantise.by_rows);
         let Some(is_signed) = is_signed else {
             kernel.sums(x, w, tile, accumulate);
@@ -197,9 +186,12 @@ impl DotKernels {
         requantise.check((pixels, channels), (y, ld));
         let (add, scale, y) = (requantise.add.as_ptr(), requantise.scale.as_ptr(), y.as_mut_ptr());
         let store = ByteStore { y: y.cast(), ld, channels, add, scale, zero: requantise.zero, is_signed };
-        kernel.bytes(x, w, (tile, accumulate), store);
-        // SAFETY: these rows were just written.
-        unsafe { self.look_up(requantise.table, y, (pixels, channels, ld)) };
+        // SAFETY: the assertions here and in check() cover the memory that ByteStore asks for. Dest grants the writes. The rows
+        // that are looked up were just written.
+        unsafe {
+            kernel.bytes(x, w, (tile, accumulate), store);
+            self.look_up(requantise.table, y, (pixels, channels, ld));
+        }
     }
 
     /// Replaces the bytes of rows of Y by entries of a table, if there is one.
@@ -339,7 +331,7 @@ type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<'_, O>); 2];
 pub(crate) struct UnitFns<X> {
     pub(crate) pixels: unsafe fn(&BytePixels<'_, X>, X, &mut [u8], usize),
     pub(crate) groups: unsafe fn((&[X], usize), X, &mut [i32]),
-    pub(crate) rows: unsafe fn(UnitRows<'_, X>, X, &mut [i32]),
+    pub(crate) rows: unsafe fn((UnitRows<'_, X>, usize, usize), X, (&mut [i32], usize)),
 }
 
 /// The passes of an ISA.
@@ -387,14 +379,16 @@ pub trait Byte: sealed::Bytes + Send + Sync + fmt::Debug + 'static {
     fn value(self) -> i32;
     /// The number plus the constant that makes all numbers of the type unsigned.
     fn unsigned(self) -> u8;
-    /// The same bytes, if they are unsigned.
-    fn all_unsigned(x: &[Self]) -> Option<&[u8]>
+    /// Whether numbers have a sign.
+    const IS_SIGNED: bool;
+    /// The same bytes, if they have no sign.
+    fn without_sign(x: &[Self]) -> Option<&[u8]>
     where
         Self: Sized;
 }
 
 macro_rules! byte {
-    ($t:ident, $of:ident: centre $centre:literal, flip $flip:literal, |$x:ident| $unsigned:expr) => {
+    ($t:ident, $of:ident: centre $centre:literal, flip $flip:literal, signed $signed:literal, |$x:ident| $unsigned:expr) => {
         impl sealed::Bytes for $t {
             #[expect(private_interfaces, reason = "sealed")]
             fn fns(code: &DotPasses) -> UnitFns<Self> {
@@ -415,14 +409,16 @@ macro_rules! byte {
                 self as u8 ^ $flip
             }
 
-            fn all_unsigned($x: &[Self]) -> Option<&[u8]> {
+            const IS_SIGNED: bool = $signed;
+
+            fn without_sign($x: &[Self]) -> Option<&[u8]> {
                 $unsigned
             }
         }
     };
 }
-byte!(u8, of_u8: centre 128, flip 0, |x| Some(x));
-byte!(i8, of_i8: centre 0, flip 0x80, |_x| None);
+byte!(u8, of_u8: centre 128, flip 0, signed false, |x| Some(x));
+byte!(i8, of_i8: centre 0, flip 0x80, signed true, |_x| None);
 
 /// A type of outputs: `u8`, `i8`, `i32`, `f32` or `f16`. The trait is sealed.
 pub trait Output: sealed::Finish + Send + Sync + fmt::Debug + 'static {}
@@ -467,10 +463,11 @@ output!(i32: |sum, _scale, _addend, _zero| sum);
 output!(f32: |sum, scale, _addend, _zero| sum as f32 * scale);
 output!(f16: |sum, scale, _addend, _zero| f16::from_f32(sum as f32 * scale));
 
-/// Two values of 16 bits.
+/// Two values of 16 bits, in this order in memory.
 #[inline(always)]
-pub const fn pair([low, high]: [i32; 2]) -> i32 {
-    (low & 0xffff) | high << 16
+pub const fn pair([first, second]: [i32; 2]) -> i32 {
+    let ([a, b], [c, d]) = ((first as i16).to_ne_bytes(), (second as i16).to_ne_bytes());
+    i32::from_ne_bytes([a, b, c, d])
 }
 
 /// Four bytes.

@@ -242,8 +242,8 @@ pub(crate) struct PixelStore<T> {
 
 /// Where the sums of a tile of units go as bytes: as [`Requantise`] says, without a residual and a table.
 ///
-/// Memory: `add` and `scale` are readable for `channels` elements, and `y + i * ld` is writable for as many, for each pixel i of
-/// all tiles.
+/// Memory: `add` and `scale` are readable for `channels` elements, at most `NR`, and `y + i * ld` is writable for as many, for
+/// each pixel i of all tiles. Pixels do not overlap. Without masks, there are whole vectors of channels.
 pub(crate) struct ByteStore {
     pub(crate) y: *mut u8,
     pub(crate) ld: usize,
@@ -292,7 +292,7 @@ impl<T: Copy> PixelKernel<T> {
         };
         let kept = if args.keeps_sums() { taps.all_pixels() } else { self.mr };
         assert!(tile_len >= self.nr().saturating_mul(kept), "the tile is too short");
-        // SAFETY: the assertions here and in finish() cover the memory that PixelArgs and PixelStore ask
+        // SAFETY: the assertions here, and those of who made the store, cover the memory that PixelArgs and the store ask
         // for. Dest grants the writes.
         unsafe { (self.code.on_this_cpu())(&args) };
     }
@@ -310,11 +310,14 @@ impl PixelKernel<i32> {
         self.call(x, w, tile, accumulate, PixelOutput::Tiles);
     }
 
-    /// As [`sums`](Self::sums), over the last block. The first `channels` channels of pixel i go to `y[i * ld..]` as bytes.
+    /// As [`sums`](Self::sums), over the last block. Sums go to `store`.
     ///
     /// # Panics
-    /// If a slice is too short, or pixels of Y overlap.
-    pub(crate) fn bytes(
+    /// If a slice is too short.
+    ///
+    /// # Safety
+    /// Memory: as `store` states. The kernel is one of an ISA that stores bytes so.
+    pub(crate) unsafe fn bytes(
         &self,
         x: &PixelInput<'_, u8>,
         w: &[i32],

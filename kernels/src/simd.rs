@@ -115,7 +115,7 @@ pub(crate) trait UnitSums: Accumulator<Elem = i32> {
     const PACKS: bool = false;
 
     /// Stores a byte for each of the first `n` lanes of four vectors at each `y`: `sum * scale`, rounded to the nearest
-    /// integer, or to the even one of two, plus `zero`, saturated. `n` is `LANES` if `WHOLE`, as it is on ISAs without masks.
+    /// integer, or to the even one of two, plus `zero`, saturated. `n` is `LANES` if `WHOLE`, and without masks.
     ///
     /// # Safety
     /// Memory: `scale` is readable, and each `y` writable, for `n` elements.

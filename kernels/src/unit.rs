@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// How neighbouring values share the 32 bits of a unit: those of neighbouring channels, or of neighbouring taps.
+/// How values share the 32 bits of a unit: neighbours in X, the channels of a small group, or neighbouring taps of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Two values of 16 bits, signed in X and in W. So they hold the difference of any byte and a zero point.

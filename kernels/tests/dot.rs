@@ -147,12 +147,9 @@ fn check_finished<O: Output + Default + PartialEq>(
 
 /// The values of units, as X has them.
 fn in_memory(unit: Unit, units: &[i32]) -> Vec<u8> {
-    let of_unit = |unit_bits: &i32| match unit {
-        Unit::Bytes => unit_bits.to_le_bytes(),
-        Unit::Pairs => {
-            let [a, b] = [*unit_bits as i16, (unit_bits >> 16) as i16].map(i16::to_ne_bytes);
-            [a[0], a[1], b[0], b[1]]
-        }
+    let of_unit = |bits: &i32| match unit {
+        Unit::Bytes => bits.to_le_bytes(),
+        Unit::Pairs => bits.to_ne_bytes(),
     };
     units.iter().flat_map(of_unit).collect()
 }
@@ -167,16 +164,20 @@ fn depthwise_tiles_are_sums_of_products() {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(8);
         for (kernel, channels) in kernels.depthwise().iter().flat_map(|kernel| [1, 8, 21, 70].map(|c| (kernel, c))) {
-            for (taps, advance) in [(1, 1), (3, 1), (3, 2), (5, 1), (5, 2), (4, 1), (2, 3)] {
+            for (taps, advance, from) in
+                [(1, 1, -1), (3, 1, -1), (3, 2, -1), (5, 1, -1), (5, 2, 0), (4, 1, -1), (2, 3, -1), (3, 1, 0)]
+            {
                 // The weights of taps in their order, or in the opposite one as for ConvTranspose.
-                let (mr, width, is_reversed) = (kernel.mr(), 9, taps + advance > 5);
+                // Some tiles read no column beside X.
+                let (mr, width, is_reversed) = (kernel.mr(), if from == 0 { 40 } else { 9 }, taps + advance > 5);
                 let (first, step) = if is_reversed { (taps - 1, -1) } else { (0, 1) };
                 let x_pixel = channels + numbers.below(3) as usize;
                 let x = operands(numbers, kernels.unit(), width * x_pixel);
                 // Behind the row of X comes one of padding.
                 let w = operands(numbers, kernels.unit(), 2 * taps * channels);
                 let (zeros, no_bias) = (operands(numbers, kernels.unit(), channels), vec![0; channels]);
-                let columns = PixelColumns { first: -1, advance, taps, spacing: 1, step, count: width, pixel: x_pixel };
+                let columns =
+                    PixelColumns { first: from, advance, taps, spacing: 1, step, count: width, pixel: x_pixel };
                 let rows = PixelRows {
                     x: &x,
                     zeros: &zeros,
@@ -195,7 +196,7 @@ fn depthwise_tiles_are_sums_of_products() {
                 for (i, sum) in sums.iter().enumerate() {
                     let (pixel, c) = ((i / channels) as isize, i % channels);
                     let product = |tap: usize| {
-                        let column = usize::try_from(pixel * advance as isize + tap as isize - 1);
+                        let column = usize::try_from(pixel * advance as isize + tap as isize + from);
                         let column = column.ok().filter(|column| *column < width);
                         let x = column.map_or(zeros[c], |column| x[column * x_pixel + c]);
                         let place = (first as isize + step * tap as isize) as usize * channels + c;
@@ -254,11 +255,27 @@ fn check_units<X: Byte>(of: impl Fn(u64) -> X) {
                 for u in 0..channels.div_ceil(of_unit) {
                     let mut to = vec![77; pixels];
                     let row = |i: usize| rows.get(u * of_unit + i).filter(|_| i < of_unit).map(|row| &row[..]);
-                    kernels.units_of_rows([0, 1, 2, 3].map(row), zero, &mut to);
+                    kernels.units_of_rows(([0, 1, 2, 3].map(row), 1, 1), zero, (&mut to, 1));
                     let value = |p: usize, i: usize| row(i).map(|row| row[p]);
                     // A row that there is not has the zero point.
                     let units: Vec<i32> = (0..pixels).map(|p| unit_of(&|i| value(p, i), zero.unsigned())).collect();
                     assert_eq!(to, units, "{kernels:?}, {unit}, {channels} channels, rows of unit {u}");
+                }
+            }
+            // Neighbours in rows whose pixels lie apart, and whose values are rows of the same pixels.
+            for (pixels, gap, room) in [(37, 0, 0), (1, 3, 2), (5, 3, 2)] {
+                let (channels, of_row) = (channels * 5, pixels * (channels * 5 + gap));
+                let rows: Vec<Vec<X>> =
+                    (0..of_unit).map(|_| (0..of_row).map(|_| of(numbers.below(256))).collect()).collect();
+                let (x_pixel, pixel) = (channels + gap, channels + room);
+                let mut to = vec![77; pixels * pixel];
+                let row = |i: usize| rows.get(i).map(|row| &row[..]);
+                kernels.units_of_rows(([0, 1, 2, 3].map(row), x_pixel, channels), zero, (&mut to, pixel));
+                for (i, to) in to.iter().enumerate() {
+                    let (p, c) = (i / pixel, i % pixel);
+                    let value = |i: usize| row(i).map(|row| row[p * x_pixel + c]);
+                    let expected = if c < channels { unit_of(&value, zero.unsigned()) } else { 77 };
+                    assert_eq!(*to, expected, "{kernels:?}, {unit}, {channels} channels, pixel {p}, channel {c}");
                 }
             }
             if channels <= of_unit {
@@ -290,7 +307,16 @@ fn check_requantised<O: Output + PartialEq>(
 ) {
     on_every_isa(|kernels| {
         let numbers = &mut Numbers(10);
-        for (rows, len, by_rows) in [(1, 1, false), (3, 40, false), (3, 40, true), (7, 5, true), (2, 0, false)] {
+        for (rows, len, by_rows) in [
+            (1, 1, false),
+            (6, 7, false),
+            (5, 15, false),
+            (3, 40, false),
+            (3, 70, false),
+            (3, 40, true),
+            (7, 5, true),
+            (2, 0, false),
+        ] {
             let (sums_ld, ld, channels) = (len + 3, len + 2, if by_rows { rows } else { len });
             // Halves, which are rounded to even, and sums far outside of a byte.
             let sums: Vec<i32> = (0..rows * sums_ld)
@@ -402,5 +428,32 @@ fn slices_that_are_too_short_are_refused() {
         assert_eq!(groups(100, 0, 1), "the groups are no units");
         assert_eq!(groups(100, kernels.unit().values() + 1, 1), "the groups are no units");
         assert_eq!(groups(7, 2, 4), "X is too short");
+        let rows = |channels: usize, (units, pixel): (usize, usize)| {
+            refusal(|| {
+                kernels.units_of_rows(([Some(&[0_u8; 9][..]); 4], 4, channels), 0, (&mut vec![0; units], pixel));
+            })
+        };
+        assert_eq!(rows(5, (4, 4)), "the units do not fit a pixel");
+        assert_eq!(rows(4, (9, 4)), "the units end within a pixel");
+        assert!(rows(4, (12, 4)).contains("out of range"));
+        let kernel = &kernels.widths().next().unwrap()[0];
+        let finish = |kernel: &PixelKernel<i32>, channels: usize, (y, ld): (usize, usize)| {
+            let (mut tile, w, mut y) = (vec![0; 64], vec![0; 64], vec![0_u8; y]);
+            refusal(|| {
+                let x = PixelInput { x: &[0; 4], zeros: &[], channels: 1, taps: PixelTaps::new(&[0, 0], 1, 1) };
+                let y = (&mut Dest::from_slice(&mut y), ld);
+                kernels.finish_pixels((kernel, &x, &w), (&mut tile, false), (&requantise, channels), y);
+            })
+        };
+        assert_eq!(finish(kernel, kernel.nr() + 1, (99, 99)), "channels of this tile");
+        assert_eq!(finish(kernel, 0, (99, 99)), "channels of this tile");
+        assert_eq!(finish(kernel, 4, (3, 4)), "the destination is too short");
+        if kernel.nr() > requantise.add.len() {
+            assert_eq!(finish(kernel, kernel.nr(), (99, 99)), "too few channels");
+        }
+        let other = dot_kernels(Isa::Portable, Unit::Pairs).unwrap().widths().next().unwrap();
+        if kernels.widths().all(|widths| !std::ptr::eq(widths, other)) {
+            assert_eq!(finish(&other[0], 1, (99, 99)), "the kernel is another ISA's");
+        }
     });
 }

@@ -485,6 +485,63 @@ fn an_x_without_rows_is_padding_alone() {
     }
 }
 
+/// Layers that random ones hardly are: several blocks of K, whose units straddle pixels; few taps of few channels; and groups
+/// of few channels, with padding on each axis.
+#[test]
+fn layers_of_each_kind_of_unit_are_exact() {
+    let conv = |weights: &[usize], x: &[usize], group: usize, pads: &[i64]| {
+        Layer::new(Conv::new(weights.to_vec()).group(group as i64).pads(pads.to_vec()), x)
+    };
+    let mut layers = vec![
+        conv(&[5, 2500, 1], &[2, 2500, 9], 1, &[0, 0]),
+        conv(&[5, 2501, 1], &[1, 2501, 9], 1, &[0, 0]),
+        conv(&[34, 300, 3, 3], &[1, 300, 3, 6], 1, &[1, 1, 1, 1]),
+        conv(&[5, 3, 3, 3], &[2, 3, 9, 40], 1, &[1, 1, 1, 1]),
+        conv(&[18, 1, 7], &[1, 1, 90], 1, &[5, 0]),
+        conv(&[20, 3, 2, 5], &[1, 3, 4, 33], 1, &[0, 0, 2, 0]),
+        conv(&[70, 1, 3, 3, 3], &[1, 70, 4, 5, 17], 70, &[1, 1, 1, 0, 1, 2]),
+    ];
+    for (of_x, of_y, group) in [(2, 2, 45), (2, 1, 20), (3, 3, 41), (3, 8, 7), (4, 4, 40), (4, 1, 33), (4, 2, 50)] {
+        layers.push(conv(&[group * of_y, of_x, 3, 3], &[2, group * of_x, 6, 11], group, &[1, 1, 2, 0]));
+        let transposed =
+            ConvTranspose::new([group * of_x, of_y, 3, 4]).group(group as i64).strides([2, 1]).pads([1, 0, 1, 2]);
+        layers.push(Layer::new(transposed, &[1, group * of_x, 5, 7]));
+    }
+    layers.push(Layer::new(ConvTranspose::new([40, 1, 2, 3]).group(40).strides([2, 2]), &[1, 40, 5, 7]));
+    for (i, layer) in layers.into_iter().enumerate() {
+        for layouts in [[Layout::ChannelsFirst; 2], [Layout::ChannelsLast; 2]] {
+            let layer = layer.clone().with_layouts(layouts);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                check::<u8, i8, u8>(&layer, (isa, 2), Zeros::Absent, 31 + i as u64);
+                check::<i8, i8, i8>(&layer, (isa, 1), Zeros::Absent, 61 + i as u64);
+                check::<u8, i8, i32>(&layer, (isa, 1), Zeros::Each, 91 + i as u64);
+            }
+        }
+    }
+}
+
+/// Blocks of all channels of a depthwise layer made copies of the rows of a wide X too large.
+#[test]
+fn depthwise_layers_of_wide_images_are_planned() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let conv = Conv::new([768, 1, 3, 3]).group(768).pads([1, 1, 1, 1]);
+        let plan = Planner::new().isa(isa).plan_quantised::<u8, i8, u8>(conv, &[1, 768, 64, 4096]);
+        assert!(plan.is_ok(), "{isa}: {plan:?}");
+    }
+}
+
+/// Units of several pixels depend on how pixels lie.
+#[test]
+fn weights_of_few_channels_are_for_their_layout() {
+    let plan = |layout| {
+        let conv = Conv::new([4, 3, 3, 3]).layouts(layout, Layout::ChannelsLast);
+        Planner::new().plan_quantised::<u8, i8, u8>(conv, &[1, 3, 9, 9]).unwrap()
+    };
+    let [first, last] = [Layout::ChannelsFirst, Layout::ChannelsLast].map(plan);
+    let weights = first.pack(&[1; 4 * 27], &[], None).unwrap();
+    assert!(first.accepts(&weights) && !last.accepts(&weights));
+}
+
 /// Depthwise weights of one size of X were taken for those of another, whose units had other taps.
 #[test]
 fn depthwise_weights_serve_other_sizes_of_x() {

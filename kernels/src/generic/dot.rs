@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use pulp::bytemuck::cast_slice_mut;
 
-use crate::dot::{AddedBytes, Byte, BytePixels, Output, RequantiseArgs, UnitRows, four};
+use crate::dot::{AddedBytes, Byte, BytePixels, MOST_VALUES, Output, RequantiseArgs, UnitRows, four, pair};
 use crate::simd::UnitSums;
 use crate::unit::Unit;
 
@@ -73,31 +73,58 @@ fn units_of_arrays<X: Byte, const C: usize>(unit: Unit, x: &[X], zero: X, to: &m
 /// The bits of value `i` of a unit.
 #[inline(always)]
 fn share<X: Byte>(unit: Unit, x: X, zero: X, i: usize) -> i32 {
-    match unit {
-        Unit::Pairs => ((x.value() - zero.value()) & 0xffff) << (16 * i),
-        Unit::Bytes => i32::from(x.unsigned()) << (8 * i),
+    match (unit, i) {
+        (Unit::Pairs, 0) => pair([x.value() - zero.value(), 0]),
+        (Unit::Pairs, _) => pair([0, x.value() - zero.value()]),
+        (Unit::Bytes, _) => i32::from(x.unsigned()) << (8 * i),
     }
 }
 
 /// Makes pairs of values. They are written value by value, because the compiler then makes vectors of 16 bits.
 #[inline(always)]
 fn pairs_of<X: Byte>(x: impl Iterator<Item = [X; 2]>, zero: X, to: &mut [i32]) {
-    /// Which half of a unit in memory is its first value.
-    const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
-
     let (zero, to) = (zero.value(), cast_slice_mut::<i32, [i16; 2]>(to));
     for (to, [low, high]) in to.iter_mut().zip(x) {
-        to[LOW] = (low.value() - zero) as i16;
-        to[1 - LOW] = (high.value() - zero) as i16;
+        to[0] = (low.value() - zero) as i16;
+        to[1] = (high.value() - zero) as i16;
     }
 }
 
 /// As [`DotKernels::units_of_rows`].
 ///
 /// # Safety
+/// CPU: the ISA of `V`, whose units are `unit`. Memory: rows have the elements of all pixels.
+#[inline(always)]
+pub(crate) unsafe fn units_of_rows<V: UnitSums, X: Byte>(
+    unit: Unit,
+    (rows, x_pixel, channels): (UnitRows<'_, X>, usize, usize),
+    zero: X,
+    (to, pixel): (&mut [i32], usize),
+) {
+    // Pixels without gaps are like one.
+    if [x_pixel, channels] == [pixel; 2] {
+        // SAFETY: the caller's promise.
+        return unsafe { units_of_run::<V, X>(unit, rows, zero, to) };
+    }
+    for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+        let (mut of_pixel, mut k) = ([None; MOST_VALUES], 0);
+        while k < MOST_VALUES {
+            if let Some(row) = rows[k] {
+                of_pixel[k] = Some(&row[i * x_pixel..][..channels]);
+            }
+            k += 1;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { units_of_run::<V, X>(unit, of_pixel, zero, &mut to[..channels]) };
+    }
+}
+
+/// Units of rows without gaps.
+///
+/// # Safety
 /// CPU: the ISA of `V`, whose units are `unit`. Memory: rows have as many elements as there are units.
 #[inline(always)]
-pub(crate) unsafe fn units_of_rows<V: UnitSums, X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
+unsafe fn units_of_run<V: UnitSums, X: Byte>(unit: Unit, rows: UnitRows<'_, X>, zero: X, to: &mut [i32]) {
     match (unit, rows) {
         (Unit::Pairs, [Some(low), Some(high), ..]) => {
             pairs_of(low.iter().zip(high).map(|(low, high)| [*low, *high]), zero, to);
@@ -309,7 +336,7 @@ macro_rules! kernels {
             use crate::generic::dot::{by_columns, by_rows};
             use crate::unit::Unit;
             use crate::isa::Code;
-            use crate::simd::Accumulator;
+            use crate::simd::{Accumulator, UnitSums};
             use half::f16;
 
             /// # Safety
@@ -366,10 +393,10 @@ macro_rules! kernels {
                     }
 
                     /// # Safety
-                    /// CPU: the ISA. Memory: rows have as many elements as there are units.
+                    /// CPU: the ISA. Memory: rows have the elements of all pixels.
                     #[$attr]
-                    unsafe fn rows(rows: UnitRows<'_, $t>, zero: $t, to: &mut [i32]) {
-                        // SAFETY: the caller's promise. The rows were cut.
+                    unsafe fn rows(rows: (UnitRows<'_, $t>, usize, usize), zero: $t, to: (&mut [i32], usize)) {
+                        // SAFETY: the caller's promise, passed on.
                         unsafe { crate::generic::dot::units_of_rows::<V, _>(Unit::$unit, rows, zero, to) };
                     }
                     UnitFns { pixels, groups, rows }
@@ -388,7 +415,7 @@ macro_rules! kernels {
                     ($dw_mr, $dw_nr),
                     pixel_dw::<$dw_mr>,
                 ).of(Unit::$unit)),+],
-                stores: crate::dot::StoredBytes::of::<V>(),
+                stored_channels: if !V::PACKS { 0 } else if V::MASKS { 1 } else { V::LANES },
                 split_lanes: 0 $(+ $lanes)?,
                 passes: Code::new($isa, DotPasses {
                     of_u8: units!(u8),

@@ -28,11 +28,11 @@ pub(crate) unsafe fn pixels<V: Simd, const MR: usize, const NRV: usize>(args: &P
 /// The same tiles of units, whose sums are kept in memory or stored as bytes.
 ///
 /// # Safety
-/// As [`pixels`]. The sums are kept, or stored as bytes if `V` packs.
+/// As [`pixels`]. The sums are kept, or stored as bytes if `V` packs. Without masks there are whole vectors of channels then.
 #[inline(always)]
 pub(crate) unsafe fn sums<V: UnitSums, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
     // SAFETY: the caller's promise.
-    unsafe { for_each_tile::<V, Kept, MR, NRV>(args) };
+    unsafe { for_each_tile::<V, OfUnits, MR, NRV>(args) };
 }
 
 /// How tiles read X, what their sums begin with, and what becomes of them.
@@ -103,10 +103,10 @@ impl<V: Simd> TileEnds<V> for Stored {
     }
 }
 
-/// Sums of units, which are kept or stored as bytes.
-struct Kept;
+/// Sums of units, which are kept, or stored as bytes.
+struct OfUnits;
 
-impl<V: UnitSums> TileEnds<V> for Kept {
+impl<V: UnitSums> TileEnds<V> for OfUnits {
     const PLACE_BYTES: usize = 1;
 
     #[inline(always)]
@@ -132,8 +132,7 @@ impl<V: UnitSums> TileEnds<V> for Kept {
 /// Stores a tile as bytes, four pixels at a time. The last ones may be stored twice.
 ///
 /// # Safety
-/// CPU: the ISA of `V`, which packs. Memory: as [`ByteStore`] states, from pixel `first` on. Without masks there are whole vectors
-/// of channels.
+/// CPU: the ISA of `V`, which packs. Memory: as [`ByteStore`] states, from pixel `first` on.
 #[inline(always)]
 unsafe fn store_bytes<V: UnitSums, const MR: usize, const NRV: usize, const SIGNED: bool>(
     sums: &[[V; NRV]; MR],
@@ -147,11 +146,7 @@ unsafe fn store_bytes<V: UnitSums, const MR: usize, const NRV: usize, const SIGN
         }
         // SAFETY: the caller's promise.
         unsafe {
-            let add = if V::MASKS {
-                V::load_first(store.add.add(j * V::LANES), n)
-            } else {
-                V::load(store.add.add(j * V::LANES))
-            };
+            let add = V::load_first(store.add.add(j * V::LANES), n);
             let (scale, y) = (store.scale.add(j * V::LANES), store.y.add(first * store.ld + j * V::LANES));
             let mut i = 0;
             while i < MR {
@@ -176,56 +171,54 @@ unsafe fn store_bytes<V: UnitSums, const MR: usize, const NRV: usize, const SIGN
 unsafe fn for_each_tile<V: Accumulator, E: TileEnds<V>, const MR: usize, const NRV: usize>(args: &PixelArgs<V::Elem>) {
     // SAFETY: the caller's promise. All offsets stay in what PixelArgs names.
     unsafe {
-        for repeat in 0..args.repeats {
+        for (repeat, tile) in (0..args.repeats).flat_map(|repeat| (0..args.tiles).map(move |tile| (repeat, tile))) {
+            let mut entries = args.entries.add(tile * args.step);
             let x_of_tile = args.x.wrapping_byte_add(repeat * args.shift * E::PLACE_BYTES);
-            for tile in 0..args.tiles {
-                let mut entries = args.entries.add(tile * args.step);
-                let mut sets = [[[V::splat(V::Elem::default()); NRV]; MR]; MOST_SETS];
-                E::begin(args, &mut sets[0]);
-                for _ in 0..args.taps {
-                    let w = args.w.add(*entries as usize * args.channels * NRV * V::LANES);
-                    let mut x = [args.zeros; MR];
-                    for i in 0..MR {
-                        let place = *entries.add(1 + i);
-                        x[i] = match place < PixelTaps::ZEROS {
-                            true => x_of_tile.wrapping_byte_add(place as usize * E::PLACE_BYTES),
-                            false => args.zeros,
-                        };
-                    }
-                    entries = entries.add(1 + MR);
-                    // One set adds up in order.
-                    if const { sets_of_sums(MR, NRV) > 1 } && args.in_order {
-                        block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels);
-                        continue;
-                    }
-                    match const { sets_of_sums(MR, NRV) } {
-                        // Hidden from LLVM, which would otherwise compile all taps again for fewer channels than sets.
-                        MOST_SETS => {
-                            let channels = core::hint::black_box(args.channels);
-                            block::<V, MR, NRV, MOST_SETS>(&mut sets, &x, w, channels);
-                        }
-                        2 => block::<V, MR, NRV, 2>(&mut sets, &x, w, args.channels),
-                        _ => block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels),
-                    }
+            let mut sets = [[[V::splat(V::Elem::default()); NRV]; MR]; MOST_SETS];
+            E::begin(args, &mut sets[0]);
+            for _ in 0..args.taps {
+                let w = args.w.add(*entries as usize * args.channels * NRV * V::LANES);
+                let mut x = [args.zeros; MR];
+                for i in 0..MR {
+                    let place = *entries.add(1 + i);
+                    x[i] = match place < PixelTaps::ZEROS {
+                        true => x_of_tile.wrapping_byte_add(place as usize * E::PLACE_BYTES),
+                        false => args.zeros,
+                    };
                 }
-                let mut acc = sets[0];
-                for set in 1..const { sets_of_sums(MR, NRV) } {
-                    for i in 0..MR {
-                        for j in 0..NRV {
-                            acc[i][j] = acc[i][j].add(sets[set][i][j]);
-                        }
+                entries = entries.add(1 + MR);
+                // One set adds up in order.
+                if const { sets_of_sums(MR, NRV) > 1 } && args.in_order {
+                    block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels);
+                    continue;
+                }
+                match const { sets_of_sums(MR, NRV) } {
+                    // Hidden from LLVM, which would otherwise compile all taps again for fewer channels than sets.
+                    MOST_SETS => {
+                        let channels = core::hint::black_box(args.channels);
+                        block::<V, MR, NRV, MOST_SETS>(&mut sets, &x, w, channels);
                     }
+                    2 => block::<V, MR, NRV, 2>(&mut sets, &x, w, args.channels),
+                    _ => block::<V, MR, NRV, 1>(&mut sets, &x, w, args.channels),
                 }
-                // Hidden from LLVM, which would otherwise read all that follows before the loops, and spill it.
-                let args = core::hint::black_box(args);
-                let number = repeat * args.tiles + tile;
-                // Without sums to keep, tiles share the first one's place.
-                let tile = args.tile.add(if args.keeps_sums() { number * MR * NRV * V::LANES } else { 0 });
-                if args.accumulate {
-                    add_tile::<V, MR, NRV>(&mut acc, tile);
-                }
-                E::end(args, &acc, tile, number);
             }
+            let mut acc = sets[0];
+            for set in 1..const { sets_of_sums(MR, NRV) } {
+                for i in 0..MR {
+                    for j in 0..NRV {
+                        acc[i][j] = acc[i][j].add(sets[set][i][j]);
+                    }
+                }
+            }
+            // Hidden from LLVM, which would otherwise read all that follows before the loops, and spill it.
+            let args = core::hint::black_box(args);
+            let number = repeat * args.tiles + tile;
+            // Without sums to keep, tiles share the first one's place.
+            let tile = args.tile.add(if args.keeps_sums() { number * MR * NRV * V::LANES } else { 0 });
+            if args.accumulate {
+                add_tile::<V, MR, NRV>(&mut acc, tile);
+            }
+            E::end(args, &acc, tile, number);
         }
     }
 }

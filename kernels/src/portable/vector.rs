@@ -235,10 +235,7 @@ impl Accumulator for Pairs8 {
     #[inline(always)]
     unsafe fn load_scalars(p: *const i32, _: usize) -> wide::i16x16 {
         // SAFETY: the caller promises one element.
-        let unit = unsafe { p.read_unaligned() };
-        // Values of X lie in memory in their order, and those of W as `pair` has them.
-        let unit = if cfg!(target_endian = "big") { unit.rotate_left(16) } else { unit };
-        pulp::bytemuck::cast(wide::i32x8::splat(unit))
+        pulp::bytemuck::cast(wide::i32x8::splat(unsafe { p.read_unaligned() }))
     }
 
     #[inline(always)]

@@ -7,15 +7,12 @@ use super::row_units::RowUnits;
 use super::source::PixelReader;
 
 /// Bytes of X.
+#[derive(Clone, Copy)]
 pub(super) struct ByteInput<'a, X> {
     pub(super) isa: Isa,
     pub(super) kernels: &'static DotKernels,
     pub(super) x: &'a [X],
     pub(super) zero: X,
-    /// Elements from one channel of X to the next.
-    pub(super) channel: usize,
-    /// Elements from one pixel of X to the next, if its channels are neighbours, and 1 otherwise.
-    pub(super) pixel: usize,
 }
 
 impl<X: Byte> ByteInput<'_, X> {
@@ -40,7 +37,7 @@ pub(super) struct ValueReader<'a, X>(pub(super) ByteInput<'a, X>);
 
 impl<X: Byte> PixelReader<u8> for ValueReader<'_, X> {
     fn in_place(&self) -> Option<&[u8]> {
-        X::all_unsigned(self.0.x)
+        X::without_sign(self.0.x)
     }
 
     fn padding(&self) -> u8 {
@@ -69,7 +66,7 @@ impl<X: Byte> PixelReader<u8> for ValueReader<'_, X> {
                 let c = u * values + i;
                 (i < values && c < channels).then(|| &x[first + c * x_channel..])
             });
-            kernels.units_of_rows(rows, zero, units);
+            kernels.units_of_rows((rows, 1, 1), zero, (units, 1));
         }
         if count > 1 {
             self.0.transpose((count, pixels), bytemuck::cast_slice(&widened[..len]), (to, count));
@@ -95,13 +92,17 @@ pub(super) enum GroupUnits {
 pub(super) struct UnitReader<'a, X> {
     pub(super) input: ByteInput<'a, X>,
     pub(super) units: &'a GroupUnits,
+    /// Elements from one channel of X to the next.
+    pub(super) channel: usize,
+    /// Elements from one pixel of X to the next, if its channels are neighbours, and 1 otherwise.
+    pub(super) pixel: usize,
 }
 
 impl<X: Byte> UnitReader<'_, X> {
     /// Makes units of `channels` channels, which are neighbours, of the pixels of rows. They begin with element `first` of the
     /// layer of units, and become pixels of `pixel` units.
     fn units_of_rows(&self, rows: &RowUnits, first: usize, channels: usize, (to, pixel): (&mut [i32], usize)) {
-        let ByteInput { kernels, x, zero, pixel: x_pixel, .. } = self.input;
+        let (ByteInput { kernels, x, zero, .. }, x_pixel) = (self.input, self.pixel);
         let of_pixel = rows.neighbours;
         let (mut place, skipped, mut rest) = (first / of_pixel, first % of_pixel, to);
         while !rest.is_empty() {
@@ -109,16 +110,8 @@ impl<X: Byte> UnitReader<'_, X> {
             let count = (rest.len() / pixel).min(rows.width() - column);
             let units = rest.split_off_mut(..count * pixel).unwrap_or_default();
             let starts = rows.rows(row).map(|row| Some((row? * rows.width() + column) * x_pixel + skipped));
-            // Pixels without gaps are like one.
-            let (step, len) = if [channels, pixel, x_pixel] == [of_pixel; 3] {
-                (units.len(), units.len())
-            } else {
-                (pixel, channels)
-            };
-            for (i, units) in units.chunks_exact_mut(step).enumerate() {
-                let rows = starts.map(|start| Some(&x[start? + i * x_pixel..]));
-                kernels.units_of_rows(rows, zero, &mut units[..len]);
-            }
+            let rows = starts.map(|start| Some(&x[start?..]));
+            kernels.units_of_rows((rows, x_pixel, channels), zero, (units, pixel));
             place += count;
         }
     }
@@ -165,7 +158,7 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
         (to, pixel): (&mut [i32], usize),
         widened: &mut [i32],
     ) {
-        let ByteInput { kernels, x, zero, channel, .. } = self.input;
+        let ByteInput { kernels, x, zero, .. } = self.input;
         let pixels = to.len() / pixel;
         let units = if pixel == 1 { &mut *to } else { &mut widened[..pixels * channels] };
         for (u, units) in units.chunks_exact_mut(pixels).enumerate() {
@@ -173,8 +166,8 @@ impl<X: Byte> PixelReader<i32> for UnitReader<'_, X> {
             match self.units {
                 GroupUnits::Taps(rows) => self.units_of_rows(rows, first, 1, (units, 1)),
                 GroupUnits::Channels(group) => {
-                    let rows = core::array::from_fn(|i| (i < *group).then(|| &x[first + i * channel..]));
-                    kernels.units_of_rows(rows, zero, units);
+                    let rows = core::array::from_fn(|i| (i < *group).then(|| &x[first + i * self.channel..]));
+                    kernels.units_of_rows((rows, 1, 1), zero, (units, 1));
                 }
             }
         }

@@ -63,11 +63,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let kernels = pixel_depthwise_kernels::<T::Acc>(request.isa());
     let kernel = largest(kernels, request.geometry).ok_or_else(|| String::from("no kernel for these groups"))?;
     let x = XValues::of::<T>();
-    let blocking = DepthwiseBlocking::new(
-        (request.geometry, request.machine, request.threads),
-        (x, kernel.mr()),
-        (MOST_CHANNELS, most_bytes),
-    )?;
+    let blocking =
+        DepthwiseBlocking::new((request.geometry, request.machine, request.threads), (x, kernel.mr()), most_bytes)?;
     let layout = WeightLayout::ChannelBlocks { channels: blocking.channels.size() };
     if let Some(packed) = request.layout.filter(|packed| **packed != layout) {
         return Err(packed.mismatch());
@@ -101,19 +98,18 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 }
 
 impl DepthwiseBlocking {
-    /// For kernels of `pixels` pixels, which read such values of X. A block has at most so many channels, if a group has no
-    /// more.
+    /// For kernels of `pixels` pixels, which read such values of X.
     pub(super) fn new(
         (geometry, machine, threads): (&Geometry, &Machine, usize),
         (x, pixels): (XValues, usize),
-        (most_channels, most_bytes): (usize, usize),
+        most_bytes: usize,
     ) -> Result<Self, String> {
         // Blocks of whole groups, and of whole cache lines.
         let (c, m) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let repeats = if c == 1 { m } else { 1 };
         let line = size_of::<Line>() / x.bytes;
         let unit = if line.is_multiple_of(m) { line / m } else { 1 };
-        let channels = Blocks::new(geometry.group, (most_channels / m).max(1)).of_multiples(unit).times(m);
+        let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).of_multiples(unit).times(m);
         let parts = channels.count();
         // A copy of one block has no gaps between pixels.
         let of_task = channels.size().min(geometry.group * m);

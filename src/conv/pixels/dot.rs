@@ -143,28 +143,25 @@ impl DotLayer {
         (machine, threads): (&Machine, usize),
         kernels: &'static DotKernels,
     ) -> Result<Self, String> {
-        let (unit, group) = (kernels.unit(), geometry.in_channels_per_group());
+        let (unit, of_group) = (kernels.unit(), geometry.in_channels_per_group());
         let lanes = kernels.widths().next().ok_or_else(no_kernel)?[0].lanes();
         let mut scratch = Ledger::default();
-        let is_small = group == 1 || 2 * geometry.out_channels_per_group() <= lanes;
+        let is_small = of_group == 1 || 2 * geometry.out_channels_per_group() <= lanes;
         let depthwise = kernels
             .depthwise()
             .last()
-            .filter(|_| geometry.group > 1 && is_small && (1..=unit.values()).contains(&group));
+            .filter(|_| geometry.group > 1 && is_small && (1..=unit.values()).contains(&of_group));
         let (method, tiling, split, (group, tile_len)) = match depthwise {
             Some(kernel) => {
-                let (units, layer) = match group {
+                let (units, layer) = match of_group {
                     1 => {
                         let (rows, layer) = RowUnits::new(geometry, unit.values());
                         (GroupUnits::Taps(rows), layer)
                     }
-                    _ => (GroupUnits::Channels(group), Geometry { in_channels: geometry.group, ..geometry.clone() }),
+                    _ => (GroupUnits::Channels(of_group), Geometry { in_channels: geometry.group, ..geometry.clone() }),
                 };
                 let x = XValues::of_units(unit);
-                // Pixels of one block are copied without gaps. The sums of a tile stay in the L1 cache.
-                let most_channels = machine.l1_bytes / 2 / (kernel.mr() * size_of::<i32>());
-                let most = (most_channels, usize::MAX);
-                let blocking = DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), most)?;
+                let blocking = DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), usize::MAX)?;
                 let DepthwiseBlocking { tiling, channels: blocks, split, group } = blocking;
                 let chunk = tiling.book(&mut scratch, blocks.size());
                 let no_bias = scratch.book("no bias", blocks.size());
@@ -175,9 +172,8 @@ impl DotLayer {
             None => {
                 let (gemm, tiling, split) = DotGemm::new((geometry, is_unsigned), (machine, threads), kernels)?;
                 let chunk = tiling.book(&mut scratch, gemm.weights.k.size() * size_of::<i32>());
-                let pixels = gemm.widths[0].len().min(gemm.widths[1].len());
                 // Sums stay in the L1 cache.
-                let tile_len = pixels * gemm.weights.nr();
+                let tile_len = gemm.most_pixels() * gemm.weights.nr();
                 let group = (machine.l1_bytes / 4 / (tile_len * size_of::<i32>())).max(1);
                 (DotMethod::Gemm(gemm, chunk), tiling, split, (group, tile_len))
             }
@@ -216,7 +212,7 @@ impl DotLayer {
     /// The name of the kernel that does most of the work.
     pub(crate) fn kernel(&self) -> &'static str {
         match &self.method {
-            DotMethod::Gemm(gemm, _) => gemm.widths[1][gemm.widths[0].len().min(gemm.widths[1].len()) - 1].name(),
+            DotMethod::Gemm(gemm, _) => gemm.widths[1][gemm.most_pixels() - 1].name(),
             DotMethod::Depthwise(..) => self.kernels.depthwise().last().map_or("", |kernel| kernel.name()),
         }
     }
@@ -257,18 +253,10 @@ impl DotLayer {
         let tiling = &self.tiling;
         let mut arena = Arena::new(scratch);
         let (geometry, x_strides) = (&tiling.geometry, io.strides.x);
-        let is_last = |layout| layout == Layout::ChannelsLast;
-        let input = |layout| ByteInput {
-            isa: self.isa,
-            kernels: self.kernels,
-            x: io.x,
-            zero: io.x_zero,
-            channel: x_strides.channel,
-            pixel: if is_last(layout) { x_strides.position } else { 1 },
-        };
+        let input = ByteInput { isa: self.isa, kernels: self.kernels, x: io.x, zero: io.x_zero };
         match &self.method {
             DotMethod::Gemm(gemm, scratch) => {
-                let x = ValueReader(input(geometry.x_layout));
+                let x = ValueReader(input);
                 let (chunk, mut copy) = tiling.open(columns, (&x, &x_strides), (&mut arena, scratch));
                 let (sums, rows, finished) = (arena.get(self.sums), arena.get(self.rows), arena.get(self.finished));
                 let (of_set, mut scratch) = (self.set_of(&chunk), (rows, finished));
@@ -298,7 +286,8 @@ impl DotLayer {
                         (geometry.x_layout, Strides { channel: group * x_strides.channel, ..x_strides })
                     }
                 };
-                let x = UnitReader { input: input(layout), units };
+                let pixel = if layout == Layout::ChannelsLast { x_strides.position } else { 1 };
+                let x = UnitReader { input, units, channel: x_strides.channel, pixel };
                 let (chunk, mut copy) = tiling.open(columns, (&x, &strides), (&mut arena, scratch));
                 let no_bias = arena.get(*no_bias);
                 let (sums, rows, finished) = (arena.get(self.sums), arena.get(self.rows), arena.get(self.finished));
@@ -447,13 +436,25 @@ impl DotGemm {
         // Units of several pixels need rows of neighbours, and end where X may end.
         let is_whole = !is_joined && channels.is_multiple_of(unit.values());
         let x = XValues::of_bytes(unit, is_unsigned && unit == Unit::Bytes && is_last && is_whole);
-        let (channels, parts) = (pixel * unit.value_bytes(), weights.parts(machine, size_of::<i32>()));
-        let pixels = widths[0].len().min(widths[1].len());
-        let needs = TileNeeds { pixels, in_rows: false, channels, repeats: 1, parts, is_joined, x };
+        let gemm = Self { weights, values, widths };
+        let needs = TileNeeds {
+            pixels: gemm.most_pixels(),
+            in_rows: false,
+            channels: pixel * unit.value_bytes(),
+            repeats: 1,
+            parts: weights.parts(machine, size_of::<i32>()),
+            is_joined,
+            x,
+        };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, usize::MAX)?;
         let (columns, panels) = (tiling.chunks(), geometry.group * weights.count());
         let split = GemmSplit::of_chunks(columns, panels, threads);
-        Ok((Self { weights, values, widths }, tiling, split))
+        Ok((gemm, tiling, split))
+    }
+
+    /// Pixels of a tile, at most.
+    fn most_pixels(&self) -> usize {
+        self.widths[0].len().min(self.widths[1].len())
     }
 
     fn pack(

@@ -135,12 +135,12 @@ impl<A: Real> PixelBlocking<A> {
     }
 }
 
-/// Whether the pixels that the taps of a row read are neighbours, and have few values: `pixel`.
-pub(super) fn joins_taps(geometry: &Geometry, pixel: usize) -> bool {
+/// Whether the pixels that the taps of a row read are neighbours, and take few steps of k: `steps`.
+pub(super) fn joins_taps(geometry: &Geometry, steps: usize) -> bool {
     let last = geometry.axes.last();
     geometry.op == Op::Conv
         && geometry.group == 1
-        && pixel < FEW_CHANNELS
+        && steps < FEW_CHANNELS
         && last.is_some_and(|last| last.kernel > 1 && last.dilation == 1)
 }
 
