@@ -326,12 +326,15 @@ pub(crate) struct RequantiseArgs<'a, O> {
 /// A pass, with channels along columns and along rows.
 type RequantiseFns<O> = [unsafe fn(&RequantiseArgs<'_, O>); 2];
 
+/// As [`DotKernels::units_of_rows`].
+type UnitRowsFn<X> = unsafe fn((UnitRows<'_, X>, usize, usize), X, (&mut [i32], usize));
+
 /// Passes that make values and units of bytes: of the channels of pixels, of groups, and of rows.
 #[derive(Clone, Copy)]
 pub(crate) struct UnitFns<X> {
     pub(crate) pixels: unsafe fn(&BytePixels<'_, X>, X, &mut [u8], usize),
     pub(crate) groups: unsafe fn((&[X], usize), X, &mut [i32]),
-    pub(crate) rows: unsafe fn((UnitRows<'_, X>, usize, usize), X, (&mut [i32], usize)),
+    pub(crate) rows: UnitRowsFn<X>,
 }
 
 /// The passes of an ISA.

@@ -63,8 +63,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let kernels = pixel_depthwise_kernels::<T::Acc>(request.isa());
     let kernel = largest(kernels, request.geometry).ok_or_else(|| String::from("no kernel for these groups"))?;
     let x = XValues::of::<T>();
-    let blocking =
-        DepthwiseBlocking::new((request.geometry, request.machine, request.threads), (x, kernel.mr()), most_bytes)?;
+    let blocking = DepthwiseBlocking::new(
+        (request.geometry, request.machine, request.threads),
+        (x, kernel.mr()),
+        (false, most_bytes),
+    )?;
     let layout = WeightLayout::ChannelBlocks { channels: blocking.channels.size() };
     if let Some(packed) = request.layout.filter(|packed| **packed != layout) {
         return Err(packed.mismatch());
@@ -98,11 +101,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 }
 
 impl DepthwiseBlocking {
-    /// For kernels of `pixels` pixels, which read such values of X.
+    /// For kernels of `pixels` pixels, which read such values of X. Copies of X have all channels, or those of a block.
     pub(super) fn new(
         (geometry, machine, threads): (&Geometry, &Machine, usize),
         (x, pixels): (XValues, usize),
-        most_bytes: usize,
+        (copies_all, most_bytes): (bool, usize),
     ) -> Result<Self, String> {
         // Blocks of whole groups, and of whole cache lines.
         let (c, m) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
@@ -112,7 +115,8 @@ impl DepthwiseBlocking {
         let channels = Blocks::new(geometry.group, (MOST_CHANNELS / m).max(1)).of_multiples(unit).times(m);
         let parts = channels.count();
         // A copy of one block has no gaps between pixels.
-        let of_task = channels.size().min(geometry.group * m);
+        let all = geometry.group * m;
+        let of_task = if copies_all { all } else { channels.size().min(all) };
         let needs = TileNeeds { pixels, in_rows: true, channels: of_task, repeats, parts, is_joined: false, x };
         let tiling = PixelTiling::new((geometry, machine, threads), &needs, most_bytes)?;
         let columns = tiling.chunks();

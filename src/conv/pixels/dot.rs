@@ -66,6 +66,8 @@ struct DotGemm {
 /// Groups of few channels of X, in blocks of output channels.
 struct DotDepthwise {
     blocks: Blocks,
+    /// Whether X is copied for all blocks of a task, and not for each.
+    copies_all: bool,
     units: GroupUnits,
     no_bias: Piece<i32>,
 }
@@ -161,12 +163,19 @@ impl DotLayer {
                     _ => (GroupUnits::Channels(of_group), Geometry { in_channels: geometry.group, ..geometry.clone() }),
                 };
                 let x = XValues::of_units(unit);
-                let blocking = DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), usize::MAX)?;
+                let blocking = |copies_all: bool| {
+                    DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), (copies_all, usize::MAX))
+                };
+                // Pixels of all channels are copied without gaps. Rows of a wide X would be too large.
+                let (copies_all, blocking) = match blocking(true) {
+                    Ok(blocking) => (true, blocking),
+                    Err(_) => (false, blocking(false)?),
+                };
                 let DepthwiseBlocking { tiling, channels: blocks, split, group } = blocking;
                 let chunk = tiling.book(&mut scratch, blocks.size());
                 let no_bias = scratch.book("no bias", blocks.size());
                 let tile_len = kernel.mr() * blocks.size();
-                let method = DotMethod::Depthwise(DotDepthwise { blocks, units, no_bias }, chunk);
+                let method = DotMethod::Depthwise(DotDepthwise { blocks, copies_all, units, no_bias }, chunk);
                 (method, tiling, split, (group, tile_len))
             }
             None => {
@@ -278,7 +287,7 @@ impl DotLayer {
                     });
                 }
             }
-            DotMethod::Depthwise(DotDepthwise { blocks, units, no_bias }, scratch) => {
+            DotMethod::Depthwise(DotDepthwise { blocks, copies_all, units, no_bias }, scratch) => {
                 let (layout, strides) = match units {
                     // The layer of units has no gaps between its pixels: the reader leaves out those of X.
                     GroupUnits::Taps(rows) => (rows.layout, geometry.input_strides()),
@@ -294,19 +303,24 @@ impl DotLayer {
                 let (of_set, mut scratch) = (self.set_of(&chunk), (rows, finished));
                 no_bias.fill(0);
                 let taps = geometry.kernel_volume();
-                for block in panels {
-                    let channels = blocks.range(block);
-                    let x = chunk.read(&x, &channels, &mut copy);
-                    let (len, weights) = (channels.len(), &io.weights[channels.start * taps..channels.end * taps]);
-                    let epilogue = kept_sums(no_bias);
-                    for tiles in chunk.row_groups(self.group) {
-                        let mut kept = Dest::from_slice(&mut *sums);
-                        chunk.for_each_height(&tiles, (x, len), |pixels, x| {
-                            let kernel = &self.kernels.depthwise()[pixels - 1];
-                            kernel.run(x, (weights, 1), &mut kept, len, &epilogue);
-                        });
-                        let place = PixelPlace { channels: channels.clone(), ..tiles.place.clone() };
-                        self.store((io, of_set), &place, TileSums::Kept(sums, len), &mut scratch);
+                let of_read = if *copies_all { panels.len().max(1) } else { 1 };
+                for first in panels.clone().step_by(of_read) {
+                    let parts = first..(first + of_read).min(panels.end);
+                    let read = blocks.range(parts.start).start..blocks.range(parts.end - 1).end;
+                    let x = chunk.read(&x, &read, &mut copy);
+                    for channels in parts.map(|block| blocks.range(block)) {
+                        let x = x.get(channels.start - read.start..).unwrap_or(&[]);
+                        let (len, weights) = (channels.len(), &io.weights[channels.start * taps..channels.end * taps]);
+                        let epilogue = kept_sums(no_bias);
+                        for tiles in chunk.row_groups(self.group) {
+                            let mut kept = Dest::from_slice(&mut *sums);
+                            chunk.for_each_height(&tiles, (x, len), |pixels, x| {
+                                let kernel = &self.kernels.depthwise()[pixels - 1];
+                                kernel.run(x, (weights, 1), &mut kept, len, &epilogue);
+                            });
+                            let place = PixelPlace { channels: channels.clone(), ..tiles.place.clone() };
+                            self.store((io, of_set), &place, TileSums::Kept(sums, len), &mut scratch);
+                        }
                     }
                 }
             }
