@@ -370,7 +370,7 @@ impl DotLayer {
             let requantise = requantise(false);
             return match sums {
                 TileSums::Kept(sums, pitch) => {
-                    self.kernels.finish(&requantise, (sums, pitch), (count, m), (&mut y, ld))
+                    self.kernels.finish(&requantise, (sums, pitch), (count, m), (&mut y, ld));
                 }
                 TileSums::Last { kernel, x, w, tile, accumulate } => {
                     self.kernels.finish_pixels((kernel, &x, w), (tile, accumulate), (&requantise, m), (&mut y, ld));
