@@ -346,7 +346,7 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan`](Self::plan). [`Unavailable`](crate::ErrorKind::Unavailable) if the planner has an activation, an algorithm,
-    /// a limit of the workspace or packed weights, which these plans do not have; and for X of 2^30 elements and more, kernels
+    /// a limit of the workspace or packed weights, which these plans do not have; and for X of 2^30 elements or units and more, kernels
     /// of thousands of taps, more than 1024 phases of strides, and rows of X that take more than 32 MiB in 16 bits.
     pub fn plan_quantised<X: Byte, W: Byte, Y: Quantised>(
         &self,

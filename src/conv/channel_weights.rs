@@ -40,7 +40,7 @@ pub(crate) struct ChannelWeights {
     pub(crate) rows: usize,
     /// The same, with the padding of the last panel.
     pub(crate) padded: usize,
-    /// Input channels of a group, or units of them, and the same in blocks of K.
+    /// Input channels of a group, or units of the values that a tap reads, and the same in blocks of K.
     pub(crate) channels: usize,
     pub(crate) k: Blocks,
     pub(crate) taps: usize,

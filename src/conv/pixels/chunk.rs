@@ -53,7 +53,7 @@ pub(super) struct TileGroup<'a> {
 }
 
 impl PixelTiling {
-    /// Books the scratch of a chunk whose calls read up to `channels` channels of a pixel, or units of them.
+    /// Books the scratch of a chunk whose calls read up to `channels` values of a pixel.
     pub(super) fn book<A>(&self, scratch: &mut Ledger, channels: usize) -> ChunkScratch<A> {
         let geometry = &self.geometry;
         let (copied, repeated) = self.source.copy_lens();

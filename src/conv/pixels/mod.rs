@@ -9,7 +9,7 @@
 //!   weights are those of `channel-gemm`.
 //! - [`depthwise`]: vectors run along channels, which X and Y have in common. Its tiles have pixels of one row, whose
 //!   columns are equally far apart: a table of rows takes the place of that of pixels ([`rows`]).
-//! - [`dot`]: as `gemm`, for bytes.
+//! - [`dot`]: as `gemm` for bytes, and as `depthwise` for groups of few channels. [`bytes`] copies X for both.
 
 mod bytes;
 mod chunk;

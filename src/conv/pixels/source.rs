@@ -26,7 +26,7 @@ pub(super) struct RowCopy {
     pub(super) pixel: usize,
     /// How often a pixel has each channel of X: once for each channel of Y that reads it.
     pub(super) repeats: usize,
-    /// Values of a window, at most.
+    /// Values of a window, and of what kernels read behind it, at most.
     pub(super) most_len: usize,
 }
 
