@@ -17,7 +17,10 @@ use core::panic::PanicInfo;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke::{Algorithm, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, Run, Workspace, bf16, f16};
+use convoke::{
+    Algorithm, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, QuantisedRun, Run, Scales, Workspace,
+    bf16, f16,
+};
 
 /// A layer of ones or small numbers, and its result from ONNX's documentation of the operators.
 struct Case {
@@ -111,9 +114,29 @@ fn run<T: Element>(case: &Case, isa: Isa, algorithm: Algorithm) -> bool {
     true
 }
 
+/// Runs layers of bytes with every ISA: a dense one, and a depthwise one of two channels. Returns the number of runs.
+fn run_bytes() -> usize {
+    let scales = Scales { x_scale: 0.5, x_zero_point: 10, w_scale: &[0.25], y_scale: 0.5, y_zero_point: 100 };
+    let mut runs = 0;
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for group in [1, 2] {
+            let conv = Conv::new([group, 1, 2]).group(group as i64);
+            let plan = Planner::new().isa(isa).plan_quantised::<u8, i8, u8>(conv, &[1, group, 4]).unwrap();
+            let weights = plan.pack(&[2, -1].repeat(group), &[], None).unwrap();
+            let scaled = weights.scaled(&scales).unwrap();
+            let x = [10, 20, 30, 50].repeat(group);
+            let mut y = vec![0; 3 * group];
+            plan.run(QuantisedRun::new(&x, &weights, &scaled, &mut y)).unwrap();
+            assert_eq!(y, [98, 100, 100].repeat(group), "bytes on {isa}, {group} groups");
+            runs += 1;
+        }
+    }
+    runs
+}
+
 /// Runs all cases. Returns the number of runs.
 fn check() -> usize {
-    run_all::<f32>() + run_all::<f64>() + run_all::<f16>() + run_all::<bf16>()
+    run_all::<f32>() + run_all::<f64>() + run_all::<f16>() + run_all::<bf16>() + run_bytes()
 }
 
 // --- What std would bring
