@@ -505,9 +505,9 @@ fn layers_of_each_kind_of_unit_are_exact() {
         layers.push(conv(&[group * of_y, of_x, 3, 3], &[2, group * of_x, 6, 11], group, &[1, 1, 2, 0]));
         let transposed =
             ConvTranspose::new([group * of_x, of_y, 3, 4]).group(group as i64).strides([2, 1]).pads([1, 0, 1, 2]);
-        layers.push(Layer::new(transposed, &[1, group * of_x, 5, 7]));
+        layers.push(Layer::new(transposed, [1, group * of_x, 5, 7]));
     }
-    layers.push(Layer::new(ConvTranspose::new([40, 1, 2, 3]).group(40).strides([2, 2]), &[1, 40, 5, 7]));
+    layers.push(Layer::new(ConvTranspose::new([40, 1, 2, 3]).group(40).strides([2, 2]), [1, 40, 5, 7]));
     for (i, layer) in layers.into_iter().enumerate() {
         for layouts in [[Layout::ChannelsFirst; 2], [Layout::ChannelsLast; 2]] {
             let layer = layer.clone().with_layouts(layouts);
