@@ -166,10 +166,14 @@ impl DotLayer {
                 let blocking = |copies_all: bool| {
                     DepthwiseBlocking::new((&layer, machine, threads), (x, kernel.mr()), (copies_all, usize::MAX))
                 };
-                // Pixels of all channels are copied without gaps. Rows of a wide X would be too large.
-                let (copies_all, blocking) = match blocking(true) {
-                    Ok(blocking) => (true, blocking),
-                    Err(_) => (false, blocking(false)?),
+                // Pixels of all channels are copied without gaps, if the copies stay in the L2 cache: those of a wide X do not.
+                let is_near = |blocking: &DepthwiseBlocking| {
+                    let (copied, repeated) = blocking.tiling.source.copy_lens();
+                    (copied + repeated) * size_of::<i32>() <= machine.block_l2_bytes()
+                };
+                let (copies_all, blocking) = match blocking(true).ok().filter(is_near) {
+                    Some(blocking) => (true, blocking),
+                    None => (false, blocking(false)?),
                 };
                 let DepthwiseBlocking { tiling, channels: blocks, split, group } = blocking;
                 let chunk = tiling.book(&mut scratch, blocks.size());
