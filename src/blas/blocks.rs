@@ -38,6 +38,11 @@ impl Blocks {
         index * self.size..((index + 1) * self.size).min(self.total)
     }
 
+    /// What some neighbouring blocks have, of which there is one at least.
+    pub(crate) fn span(&self, blocks: &Range<usize>) -> Range<usize> {
+        self.range(blocks.start).start..self.range(blocks.end - 1).end
+    }
+
     /// The lengths of a full block and of the last one, for which there are tables.
     pub(crate) fn lens(&self) -> [usize; 2] {
         [self.size, self.last().len()]

@@ -132,11 +132,6 @@ impl DepthwiseBlocking {
         Ok(new)
     }
 
-    /// The channels of some blocks.
-    pub(super) fn channels_of(&self, blocks: &Range<usize>) -> Range<usize> {
-        self.channels.range(blocks.start).start..self.channels.range(blocks.end - 1).end
-    }
-
     /// Whether kernels store into Y.
     fn is_stored(&self) -> bool {
         self.tiling.x.is_direct && self.tiling.geometry.y_layout == Layout::ChannelsLast
@@ -225,7 +220,7 @@ impl<T: Element> Split for DepthwisePixels<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let Part { columns, panels, .. } = self.blocking.split.part(task);
-        self.blocking.tiling.patches((columns, &self.blocking.channels_of(&panels)), patch);
+        self.blocking.tiling.patches((columns, &self.blocking.channels.span(&panels)), patch);
     }
 }
 
@@ -243,7 +238,7 @@ impl<T: Element> Lowering<T> for DepthwisePixels<T> {
         let (chunk, mut copy) = tiling.open(columns, (&x, &io.strides.x), (&mut arena, &self.chunk));
         let (finished, rows, store) = (arena.get(self.finished), arena.get(self.rows), self.finish.store(io));
         for blocks in tiling.read_parts(panels) {
-            let read = self.blocking.channels_of(&blocks);
+            let read = self.blocking.channels.span(&blocks);
             let x = chunk.read(&x, &read, &mut copy);
             for channels in blocks.map(|block| self.blocking.channels.range(block)) {
                 let x = x.get(channels.start - read.start..).unwrap_or(&[]);

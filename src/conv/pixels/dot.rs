@@ -310,7 +310,7 @@ impl DotLayer {
                 let of_read = if *copies_all { panels.len().max(1) } else { 1 };
                 for first in panels.clone().step_by(of_read) {
                     let parts = first..(first + of_read).min(panels.end);
-                    let read = blocks.range(parts.start).start..blocks.range(parts.end - 1).end;
+                    let read = blocks.span(&parts);
                     let x = chunk.read(&x, &read, &mut copy);
                     for channels in parts.map(|block| blocks.range(block)) {
                         let x = x.get(channels.start - read.start..).unwrap_or(&[]);
@@ -556,9 +556,7 @@ impl Split for DotLayer {
         let Part { columns, panels, .. } = self.split.part(task);
         let channels = match &self.method {
             DotMethod::Gemm(gemm, _) => gemm.weights.outputs_of(&panels),
-            DotMethod::Depthwise(DotDepthwise { blocks, .. }, _) => {
-                blocks.range(panels.start).start..blocks.range(panels.end - 1).end
-            }
+            DotMethod::Depthwise(DotDepthwise { blocks, .. }, _) => blocks.span(&panels),
         };
         self.tiling.patches((columns, &channels), patch);
     }
